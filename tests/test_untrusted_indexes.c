@@ -1,5 +1,6 @@
 /* Indexes of checkpoints in several files from strangers: the exact text of each case of untrusted/indexes.txt. */
 #include "support/cases.h"
+#include "support/heap.h"
 #include "support/ranks.h"
 #include "support/scratch.h"
 
@@ -77,10 +78,65 @@ START_TEST(test_table)
 }
 END_TEST
 
+/* Of an index of so many bytes, with its text. */
+static size_t allowed(size_t index_bytes)
+{
+    return 4 * index_bytes + 1000000;
+}
+
+static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+
+/* Names of four letters, each with a file of one: many entries in few bytes. */
+static size_t write_short_names(char *text, size_t bytes)
+{
+    size_t used = (size_t)sprintf(text, "{\"weight_map\":{");
+    for (unsigned i = 0; used < bytes - 30; i++)
+        used += (size_t)sprintf(text + used, "%s\"%c%c%c%c\":\"f\"", i ? "," : "", letters[i % 62], letters[i / 62 % 62],
+                                letters[i / 3844 % 62], letters[i / 238328 % 62]);
+    return used + (size_t)sprintf(text + used, "}}");
+}
+
+static size_t write_escapes(char *text, size_t bytes)
+{
+    size_t used = (size_t)sprintf(text, "{\"weight_map\":{\"");
+    while (used < bytes - 30)
+        used += (size_t)sprintf(text + used, "\\u20ac");
+    return used + (size_t)sprintf(text + used, "\":\"f\"}}");
+}
+
+static size_t write_nested(char *text, size_t bytes)
+{
+    size_t used = (size_t)sprintf(text, "{\"metadata\":{\"a\":[");
+    while (used < bytes - 30)
+        used += (size_t)sprintf(text + used, "[],");
+    return used + (size_t)sprintf(text + used, "0]},\"weight_map\":{\"a\":\"f\"}}");
+}
+
+/* They are read, and their file is not there. */
+START_TEST(test_memory)
+{
+    size_t (*const writers[])(char *, size_t) = {write_short_names, write_escapes, write_nested};
+    const char *path = scratch_path("large");
+    enum { BYTES = 8000000 };
+    char *text = malloc(BYTES);
+    size_t bytes = writers[_i](text, BYTES);
+    write_file(path, text, bytes);
+    free(text);
+    source_list list = {0};
+    heap_start();
+    ck_assert_int_eq(index_add_sources(&list, path, false), SHARD_ERROR_IO);
+    ck_assert_msg(heap_peak() <= allowed(bytes), "%zu bytes of memory for an index of %zu", heap_peak(), bytes);
+    check_error(SHARD_ERROR_IO, "*/f*");
+    sources_free(&list);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("untrusted_indexes");
-    tcase_add_test(test_case(suite, "untrusted_indexes"), test_table);
+    TCase *tests = test_case(suite, "untrusted_indexes");
+    tcase_add_test(tests, test_table);
+    tcase_add_loop_test(tests, test_memory, 0, 3);
     scratch_open();
     int failed = test_run(suite);
     scratch_close();

@@ -148,9 +148,10 @@ static shard_status read_string(json_reader *reader, char *to)
             to += bytes;
         }
     }
+    SHARD_TRY(json_reader_take(reader, '"'));
     if (to)
-        *to = '\0';
-    return json_reader_take(reader, '"');
+        *to = '\0'; /* in place it may stand on the closing quote */
+    return SHARD_OK;
 }
 
 /* A string is not longer than its text. */
@@ -166,6 +167,13 @@ char *json_reader_string(json_reader *reader)
     if (text)
         read_string(reader, text);
     return text;
+}
+
+char *json_reader_string_in_place(json_reader *reader, char *text)
+{
+    json_reader_next(reader);
+    char *to = text + (reader->at - reader->start);
+    return read_string(reader, to) == SHARD_OK ? to : NULL;
 }
 
 /* ---- numbers and the rest ---- */

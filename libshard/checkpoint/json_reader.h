@@ -25,6 +25,8 @@ bool json_reader_more(json_reader *reader, char end, bool first);
 
 /* A string, in UTF-8 and without a NUL; freed by free(). NULL with the error in the reader, or MEMORY. */
 char *json_reader_string(json_reader *reader);
+/* The same without memory: `text` is the reader's text, in which the string then stands decoded at this place. */
+char *json_reader_string_in_place(json_reader *reader, char *text);
 /* Reads a number. *is_integer: it is a 64-bit integer, set in *value. Other numbers are real and are skipped: those
  * with a point or an exponent, those beyond 64 bits, and, as in the safetensors package, -0. */
 shard_status json_reader_number(json_reader *reader, int64_t *value, bool *is_integer);

@@ -7,12 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where the strings stand in the text, decoded. An index is at most 100 MB long. */
 typedef struct member {
-    char *name, *file;
+    uint32_t name, file;
 } member;
+
+_Static_assert(SHARD_SAFETENSORS_HEADER_MOST <= UINT32_MAX, "places in the text have 32 bits");
 
 typedef struct tensor_index {
     const char *path;
+    char *text; /* of the file */
     member *at; /* by file, then by name */
     int64_t count, capacity;
     int64_t total_size; /* -1: not given as an integer */
@@ -47,13 +51,16 @@ static bool is_file_name(const char *name)
 static shard_status read_weight(tensor_index *index, json_reader *reader)
 {
     SHARD_TRY(shard_grow(&index->at, &index->capacity, index->count + 1, sizeof *index->at));
-    member *new = &index->at[index->count++];
-    *new = (member){.name = json_reader_string(reader)};
-    if (!new->name || json_reader_take(reader, ':') != SHARD_OK || !(new->file = json_reader_string(reader)))
+    const char *name = json_reader_string_in_place(reader, index->text), *file = NULL;
+    if (name && json_reader_take(reader, ':') == SHARD_OK)
+        file = json_reader_string_in_place(reader, index->text);
+    if (!file)
         return fail_reader(index, reader);
-    return is_file_name(new->file) ? SHARD_OK
-                                   : MALFORMED(index, "%s is in %s, which is not the name of a file in the index's folder",
-                                               shard_quoted(new->name), shard_quoted(new->file));
+    if (!is_file_name(file))
+        return MALFORMED(index, "%s is in %s, which is not the name of a file in the index's folder", shard_quoted(name),
+                         shard_quoted(file));
+    index->at[index->count++] = (member){(uint32_t)(name - index->text), (uint32_t)(file - index->text)};
+    return SHARD_OK;
 }
 
 static shard_status read_total(tensor_index *index, json_reader *reader)
@@ -99,9 +106,9 @@ static shard_status read_member(tensor_index *index, json_reader *reader)
     return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(index, reader);
 }
 
-static shard_status parse(tensor_index *index, const char *text, int64_t bytes)
+static shard_status parse(tensor_index *index, int64_t bytes)
 {
-    json_reader reader = json_reader_start(text, (size_t)bytes);
+    json_reader reader = json_reader_start(index->text, (size_t)bytes);
     SHARD_TRY(read_object(index, &reader, read_member));
     json_reader_next(&reader);
     if (reader.at < reader.end)
@@ -116,59 +123,79 @@ static shard_status read_index(tensor_index *index)
     shard_file file = {0};
     int64_t bytes;
     SHARD_TRY(shard_file_open(&file, index->path, &bytes));
-    char *text = NULL;
     shard_status status =
         bytes <= SHARD_SAFETENSORS_HEADER_MOST
             ? SHARD_OK
             : MALFORMED(index, "an index of %" PRId64 " bytes; the most is %" PRId64, bytes, SHARD_SAFETENSORS_HEADER_MOST);
-    if (status == SHARD_OK && !(text = shard_calloc((size_t)bytes, 1)))
+    if (status == SHARD_OK && !(index->text = shard_calloc((size_t)bytes, 1)))
         status = shard_last_status();
     if (status == SHARD_OK)
-        status = shard_file_read(&file, text, bytes, 0, NULL);
+        status = shard_file_read(&file, index->text, bytes, 0, NULL);
     shard_file_close(&file);
-    if (status == SHARD_OK)
-        status = parse(index, text, bytes);
-    free(text);
-    return status;
+    return status == SHARD_OK ? parse(index, bytes) : status;
 }
 
 /* ---- checks ---- */
 
-static int compare_names(const void *left, const void *right)
+static const char *name_of(const tensor_index *index, int64_t i)
 {
-    return strcmp(((const member *)left)->name, ((const member *)right)->name);
+    return index->text + index->at[i].name;
 }
 
-static int compare_files(const void *left, const void *right)
+static const char *file_of(const tensor_index *index, int64_t i)
 {
-    int order = strcmp(((const member *)left)->file, ((const member *)right)->file);
-    return order ? order : compare_names(left, right);
+    return index->text + index->at[i].file;
+}
+
+static int compare_names(const void *left, const void *right, void *text)
+{
+    return strcmp((const char *)text + ((const member *)left)->name, (const char *)text + ((const member *)right)->name);
+}
+
+static int compare_files(const void *left, const void *right, void *text)
+{
+    int order = strcmp((const char *)text + ((const member *)left)->file, (const char *)text + ((const member *)right)->file);
+    return order ? order : compare_names(left, right, text);
 }
 
 static shard_status sort(tensor_index *index)
 {
     if (index->count == 0)
         return SHARD_OK;
-    qsort(index->at, (size_t)index->count, sizeof *index->at, compare_names);
+    qsort_r(index->at, (size_t)index->count, sizeof *index->at, compare_names, index->text);
     for (int64_t i = 1; i < index->count; i++)
-        if (compare_names(&index->at[i - 1], &index->at[i]) == 0)
-            return MALFORMED(index, "its weight_map has a duplicate of %s", shard_quoted(index->at[i].name));
-    qsort(index->at, (size_t)index->count, sizeof *index->at, compare_files);
+        if (strcmp(name_of(index, i - 1), name_of(index, i)) == 0)
+            return MALFORMED(index, "its weight_map has a duplicate of %s", shard_quoted(name_of(index, i)));
+    qsort_r(index->at, (size_t)index->count, sizeof *index->at, compare_files, index->text);
     return SHARD_OK;
 }
 
-/* The tensors of one file are those of the index. */
-static shard_status check_file(const tensor_index *index, const member *first, int64_t count, const source *from)
+/* Whether a name is among the members from `first` to before `end`, which are of one file. */
+static bool has_name(const tensor_index *index, int64_t first, int64_t end, const char *name)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (!shard_safetensors_find(&from->header, first[i].name))
-            return MALFORMED(index, "%s is not in %s", shard_quoted(first[i].name), from->path);
-    for (int64_t i = 0; i < from->header.count; i++) {
-        member wanted = {.name = (char *)(uintptr_t)from->header.entries[i].name};
-        if (!bsearch(&wanted, first, (size_t)count, sizeof *first, compare_names))
-            return MALFORMED(index, "%s of %s is not in the index; give merge the files, to take all of their tensors",
-                             shard_quoted(wanted.name), from->path);
+    while (first < end) {
+        int64_t middle = first + (end - first) / 2;
+        int order = strcmp(name, name_of(index, middle));
+        if (order == 0)
+            return true;
+        if (order < 0)
+            end = middle;
+        else
+            first = middle + 1;
     }
+    return false;
+}
+
+/* The tensors of one file are those of the index, from `first` to before `end`. */
+static shard_status check_file(const tensor_index *index, int64_t first, int64_t end, const source *from)
+{
+    for (int64_t i = first; i < end; i++)
+        if (!shard_safetensors_find(&from->header, name_of(index, i)))
+            return MALFORMED(index, "%s is not in %s", shard_quoted(name_of(index, i)), from->path);
+    for (int64_t i = 0; i < from->header.count; i++)
+        if (!has_name(index, first, end, from->header.entries[i].name))
+            return MALFORMED(index, "%s of %s is not in the index; give merge the files, to take all of their tensors",
+                             shard_quoted(from->header.entries[i].name), from->path);
     return SHARD_OK;
 }
 
@@ -192,13 +219,13 @@ static shard_status add_files(source_list *list, const tensor_index *index, bool
     const char *slash = strrchr(index->path, '/');
     int folder = slash ? (int)(slash + 1 - index->path) : 0;
     for (int64_t i = 0, next; i < index->count; i = next) {
-        for (next = i + 1; next < index->count && strcmp(index->at[i].file, index->at[next].file) == 0;)
+        for (next = i + 1; next < index->count && strcmp(file_of(index, i), file_of(index, next)) == 0;)
             next++;
-        char *path = shard_format("%.*s%s", folder, index->path, index->at[i].file);
+        char *path = shard_format("%.*s%s", folder, index->path, file_of(index, i));
         shard_status status = path ? sources_add(list, path, skip_checksums) : shard_last_status();
         free(path);
         SHARD_TRY(status);
-        SHARD_TRY(check_file(index, &index->at[i], next - i, &list->at[list->count - 1]));
+        SHARD_TRY(check_file(index, i, next, &list->at[list->count - 1]));
     }
     return SHARD_OK;
 }
@@ -214,10 +241,7 @@ shard_status index_add_sources(source_list *list, const char *path, bool skip_ch
         status = add_files(list, &index, skip_checksums);
     if (status == SHARD_OK)
         status = check_size(&index, list, start);
-    for (int64_t i = 0; i < index.count; i++) {
-        free(index.at[i].name);
-        free(index.at[i].file);
-    }
     free(index.at);
+    free(index.text);
     return status;
 }
