@@ -1,0 +1,51 @@
+"""tools/run-chart on metrics files: times, values, memory and refusals.
+
+Usage: check_run_chart.py RUN_CHART
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def line(step, seconds, **values):
+    return {"step": step, "images": 640, "images_per_second": 640 / seconds, "memory_mib": {"current": 1.0, "peak": 100.0 + step}, **values}
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+
+
+def main():
+    chart = sys.argv[1]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write(folder / "a", [line(10, 30.0, loss=9.5), line(20, 60.0, loss=4.25), line(20, 500.0, validation=True, top1=61.5),
+                             line(30, 90.0, loss=None), line(40, 120.0, loss=1.125), line(40, 500.0, validation=True, top1=80.25)])
+        write(folder / "b", [line(10, 30.0, loss=8.0), line(20, 30.0, loss=7.0)])
+        picture = folder / "runs.svg"
+        command = [sys.executable, chart, "--output", picture, "--title", "a < b & c"]
+        subprocess.run([*command, f"<a>={folder}/a", f"b={folder}/b", "--bar", "peer=4000", "--label", "Top-1, %"], check=True)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        titles = sorted(title.text for title in root.iter(SVG + "title"))
+        # 30 + 60 + 90 + 120 seconds; a validation takes none of the training's time.
+        assert titles == ["<a>: 1.125 after 5 minutes", "<a>: 140 MiB", "<a>: 80.25 after 5 minutes", "b: 120 MiB", "b: 7 after 1 minutes",
+                          "peer: 4,000 MiB"], titles
+        points = [len(path.get("points").split()) for path in root.iter(SVG + "polyline")]
+        assert sorted(points) == [2, 2, 3], points
+        for path in root.iter(SVG + "polyline"):
+            for point in path.get("points").split():
+                assert all(0 <= float(place) <= float(root.get("width")) for place in point.split(",")), point
+        (folder / "bad").write_text("{\n")
+        for runs, wrong in (([f"x={folder}/bad"], "bad:1: not a line of --metrics"), ([str(folder / "a")], "is not NAME=VALUE")):
+            done = subprocess.run([*command, *runs], check=False, stderr=subprocess.PIPE, text=True)
+            assert done.returncode and wrong in done.stderr, done
+    print("each run is drawn by its metrics")
+
+
+if __name__ == "__main__":
+    main()
