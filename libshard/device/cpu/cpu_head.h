@@ -63,6 +63,9 @@ typedef struct shard_cpu_head_kernels {
     /* scaled, of exponentials in such pairs. */
     void (*scaled_pairs)(int64_t count, int64_t pitch, const uint32_t *pairs, float *z, const float *class_weight,
                          const shard_cpu_head_scaled *);
+    /* z[i * z_pitch] += the product of row i of `rows` [count, pitch] with x [in]; both of float32, or of bfloat16. */
+    void (*add_products)(shard_dtype, int64_t count, int64_t in, const void *rows, int64_t pitch, const void *x, float *z,
+                         int64_t z_pitch);
     /* The pairs of two rows of bfloat16; high NULL: zeros. */
     void (*interleave)(int64_t n, const uint16_t *low, const uint16_t *high, uint32_t *pairs);
 } shard_cpu_head_kernels;

@@ -51,7 +51,7 @@ int64_t shard_cpu_head_blocks(const shard_cpu_head_sweep *s, int64_t count, bool
     int64_t classes = shard_divide_up(count, DEPTH * s->tiler->pack);
     int64_t logits =
         shard_divide_up(s->pitch, panel) * shard_divide_up(depth, DEPTH) * shard_divide_up(count, SHARD_CPU_TILE_ROWS);
-    return logits +
+    return (s->h->loss.rows == 1 ? 0 : logits) +
            (sum ? classes * shard_divide_up(s->in_pitch, panel) * shard_divide_up(s->h->loss.rows, SHARD_CPU_TILE_ROWS) : 0);
 }
 
@@ -72,6 +72,11 @@ static void fetch_part(const shard_cpu_head_sweep *s, shard_cpu_head_tile *t)
 
 void shard_cpu_head_add_logits(const shard_cpu_head_sweep *s, shard_cpu_head_tile *t, float *z)
 {
+    if (s->h->loss.rows == 1) {
+        s->kernels->add_products(shard_cpu_head_products_dtype(s->tiler), t->count, s->h->in, t->weight, t->pitch, s->x, z,
+                                 s->pitch);
+        return;
+    }
     int64_t depth = shard_divide_up(s->h->in, s->tiler->pack), pitch = t->pitch / s->tiler->pack;
     for (int64_t row = 0, cols; row < s->pitch; row += cols) {
         cols = shard_cpu_panel_cols(s->tiler, s->h->loss.rows, row);

@@ -293,6 +293,35 @@ static void interleave(int64_t n, const uint16_t *low, const uint16_t *high, uin
         pairs[j] |= (uint32_t)high[j] << 16;
 }
 
+static inline float of_bfloat16(uint16_t bits)
+{
+    uint32_t word = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+/* One row of x: a tile of products would have one column that counts. The rows are read as fast as memory gives them. */
+static void add_products(shard_dtype dtype, int64_t count, int64_t in, const void *rows, int64_t pitch, const void *x, float *z,
+                         int64_t z_pitch)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float sum = 0;
+        if (dtype == SHARD_BFLOAT16) {
+            const uint16_t *a = (const uint16_t *)rows + i * pitch, *b = x;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t k = 0; k < in; k++)
+                sum += of_bfloat16(a[k]) * of_bfloat16(b[k]);
+        } else {
+            const float *a = (const float *)rows + i * pitch, *b = x;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t k = 0; k < in; k++)
+                sum += a[k] * b[k];
+        }
+        z[i * z_pitch] += sum;
+    }
+}
+
 static void add_logits(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -398,6 +427,7 @@ const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponential
                                                      .narrow = narrow_all,
                                                      .pack = pack,
                                                      .scaled_pairs = scaled_pairs,
+                                                     .add_products = add_products,
                                                      .interleave = interleave};
 
 #endif
