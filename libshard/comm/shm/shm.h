@@ -24,12 +24,15 @@ typedef struct shm_place {
     _Alignas(SHARD_LINE) _Atomic uint32_t round; /* the last round it has come to */
 } shm_place;
 
+/* A group's failure: there is none; its text is there; rank broken - SHM_BREAKING writes the text. */
+enum { SHM_WHOLE = 0, SHM_BROKEN = 1, SHM_BREAKING = 2 };
+
 /* The head of an area. */
 typedef struct shm_area {
     _Alignas(SHARD_LINE) _Atomic uint32_t come; /* members that have come to this round */
     _Alignas(SHARD_LINE) _Atomic uint32_t round; /* rounds that are complete; a futex */
     _Atomic uint32_t sleepers;
-    _Alignas(SHARD_LINE) _Atomic uint32_t broken; /* 0; 1 while the text is written; 2 */
+    _Alignas(SHARD_LINE) _Atomic uint32_t broken; /* one of these */
     int32_t status;
     char text[SHARD_COMM_TEXT];
     shm_place places[]; /* [size] */

@@ -59,22 +59,28 @@ static void sleep_a_while(shm_area *area, uint32_t round)
     atomic_fetch_sub(&area->sleepers, 1);
 }
 
-/* The group's failure, which the first that notices writes down for all. */
+/* The group's failure, which the first that notices writes down for all. That one may die or stop before it has. */
 static shard_status fail_broken(shm_area *area)
 {
     double start = shard_seconds();
-    while (atomic_load(&area->broken) != 2 && shard_seconds() - start < 1)
+    uint32_t broken = atomic_load(&area->broken);
+    while (broken != SHM_BROKEN && shard_seconds() - start < 1) {
         sched_yield();
+        broken = atomic_load(&area->broken);
+    }
+    if (broken != SHM_BROKEN)
+        return shard_error(SHARD_ERROR_PEER, "rank %u died or stopped while it wrote an error of its group",
+                           broken - SHM_BREAKING);
     return shard_error((shard_status)area->status, "%.*s", SHARD_COMM_TEXT - 1, area->text);
 }
 
-static shard_status break_group(shm_area *area, shard_status status, const char *text)
+static shard_status break_group(const shm_world *world, shm_area *area, shard_status status, const char *text)
 {
-    uint32_t whole = 0;
-    if (atomic_compare_exchange_strong(&area->broken, &whole, 1)) {
+    uint32_t whole = SHM_WHOLE;
+    if (atomic_compare_exchange_strong(&area->broken, &whole, SHM_BREAKING + (uint32_t)world->rank)) {
         area->status = (int32_t)status;
         snprintf(area->text, sizeof area->text, "%s", text);
-        atomic_store(&area->broken, 2);
+        atomic_store(&area->broken, SHM_BROKEN);
         wake_all(area);
     }
     return fail_broken(area);
@@ -121,14 +127,12 @@ void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const 
     atomic_store(&own->waits_at, shard_nanoseconds());
 }
 
-/* For those that have not come to the round. */
-static void say_waiting(const shard_group *group, uint32_t round, const char *doing)
+static bool all_have_come(const shard_group *group, uint32_t round)
 {
-    uint64_t waits_for[SHARD_SEGMENT_RANKS / 64] = {0};
     for (int member = 0; member < group->size; member++)
         if (!has_come(group->state, member, round))
-            waits_for[group->world_ranks[member] / 64] |= (uint64_t)1 << group->world_ranks[member] % 64;
-    shm_say_waiting(group, waits_for, doing);
+            return false;
+    return true;
 }
 
 static void say_working(const shard_group *group)
@@ -152,6 +156,21 @@ static bool waits_for(const void *context, int rank, int other)
            (atomic_load(&entry->waits_for[other / 64]) >> other % 64 & 1) != 0;
 }
 
+/* For those that have not come to the round. Where all have, and it does not end, one was lost between its own steps of the
+ * barrier: for those that do not answer. */
+static void say_waiting(const shard_group *group, uint32_t round, const char *doing)
+{
+    const shard_segment *segment = ((const shm_group *)group->state)->world->segment;
+    uint64_t waits_for[SHARD_SEGMENT_RANKS / 64] = {0};
+    bool all = all_have_come(group, round);
+    for (int member = 0; member < group->size; member++) {
+        int rank = group->world_ranks[member];
+        if (all ? member != group->rank && !answers(segment, rank) : !has_come(group->state, member, round))
+            waits_for[rank / 64] |= (uint64_t)1 << rank % 64;
+    }
+    shm_say_waiting(group, waits_for, doing);
+}
+
 /* The error that names the rank, if somebody has waited for it in vain. */
 static bool was_given_up(const shm_world *world, int rank, char *text, size_t bytes)
 {
@@ -161,7 +180,10 @@ static bool was_given_up(const shm_world *world, int rank, char *text, size_t by
         return false;
     while (atomic_load(&entry->given_up) != 2 && shard_seconds() - start < 1)
         sched_yield();
-    snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->given_up_text);
+    if (atomic_load(&entry->given_up) == 2)
+        snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->given_up_text);
+    else /* the rank that writes the text is lost, too */
+        snprintf(text, bytes, "rank %d does not answer", rank);
     return true;
 }
 
@@ -191,8 +213,17 @@ bool shm_find_late(const shard_group *group, char *text, size_t bytes)
     return true;
 }
 
-/* Whether one of those that have not come to the round will never do. */
-static shard_status probe_members(shard_group *group, uint32_t round, bool late)
+/* Whether a rank that has come to the round died in it. */
+static bool died_in_round(const shm_world *world, int rank, const char *doing, char *text, size_t bytes)
+{
+    if (atomic_load(&world->segment->ranks[rank].state) != SHARD_RANK_JOINED || shm_is_alive(world, rank))
+        return false;
+    snprintf(text, bytes, "rank %d died in %s", rank, doing);
+    return true;
+}
+
+/* Whether the round will never be complete: a rank will not come to it, or was lost in it. */
+static shard_status probe_members(shard_group *group, uint32_t round, double seconds_late)
 {
     shm_group *state = group->state;
     char doing[SHARD_SEGMENT_DOING], text[SHARD_COMM_TEXT] = "";
@@ -201,19 +232,25 @@ static shard_status probe_members(shard_group *group, uint32_t round, bool late)
     shard_status status = was_given_up(state->world, state->world->rank, text, sizeof text) ? SHARD_ERROR_TIMEOUT : SHARD_OK;
     for (int member = 0; member < group->size && status == SHARD_OK; member++) {
         int rank = group->world_ranks[member];
-        if (has_come(state, member, round))
-            continue;
-        if (was_given_up(state->world, rank, text, sizeof text))
+        if (has_come(state, member, round)) {
+            if (member != group->rank && died_in_round(state->world, rank, doing, text, sizeof text))
+                status = SHARD_ERROR_PEER;
+        } else if (was_given_up(state->world, rank, text, sizeof text))
             status = SHARD_ERROR_TIMEOUT;
         else if (shm_is_gone(state->world, rank, doing, text, sizeof text))
             status = SHARD_ERROR_PEER;
     }
-    if (status == SHARD_OK && late && shm_find_late(group, text, sizeof text))
+    if (status == SHARD_OK && seconds_late > 0 && shm_find_late(group, text, sizeof text))
         status = SHARD_ERROR_TIMEOUT;
+    if (status == SHARD_OK && seconds_late > 1 && all_have_come(group, round)) {
+        status = SHARD_ERROR_TIMEOUT;
+        snprintf(text, sizeof text, "all ranks came to %s, which has not ended within %.0f s (SHARD_TIMEOUT)", doing,
+                 shard_comm_timeout());
+    }
     /* It may have come after all. */
     if (status == SHARD_OK || atomic_load(&state->area->round) != round)
         return SHARD_OK;
-    return break_group(state->area, status, text);
+    return break_group(state->world, state->area, status, text);
 }
 
 shard_status shm_probe(shard_group *group, const char *doing)
@@ -247,7 +284,7 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
         if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */
             status = atomic_load(&area->round) == round ? fail_broken(area) : SHARD_OK;
         else if (slept)
-            status = probe_members(group, round, shard_seconds() > deadline);
+            status = probe_members(group, round, shard_seconds() - deadline);
         if (status == SHARD_OK)
             sleep_a_while(area, round);
     }
