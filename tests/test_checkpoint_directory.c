@@ -107,6 +107,13 @@ START_TEST(test_keeps)
 }
 END_TEST
 
+/* The folder of a save that did not end. */
+static void make_leftover(const char *directory, int64_t step)
+{
+    ck_assert_int_eq(mkdir(in_step(directory, step, ""), 0777), 0);
+    write_file(in_step(directory, step, "checkpoint.safetensors.tmp.0123456789abcdef"), "x", 1);
+}
+
 /* Folders of saves that did not end, of other programs, and files of other names. */
 static void leaves_out(shard_group *world, void *context)
 {
@@ -120,8 +127,8 @@ static void leaves_out(shard_group *world, void *context)
             snprintf(path, sizeof path, "%s/%s", directory, names[i]);
             ck_assert_int_eq(mkdir(path, 0777), 0);
         }
-        ck_assert_int_eq(mkdir(in_step(directory, 11, ""), 0777), 0);
-        write_file(in_step(directory, 11, "checkpoint.safetensors.tmp.0123456789abcdef"), "x", 1);
+        make_leftover(directory, 11);
+        make_leftover(directory, 31);
         ck_assert_int_eq(mkdir(in_step(directory, 12, ""), 0777), 0);
         size_t bytes;
         char *data = read_file(in_step(directory, 10, "checkpoint.safetensors"), &bytes);
@@ -129,7 +136,7 @@ static void leaves_out(shard_group *world, void *context)
         free(data);
         write_file(in_step(directory, 10, "notes"), "mine", 4);
     }
-    check_steps(world, directory, "10 11 12");
+    check_steps(world, directory, "10 11 12 31");
     check_newest(world, directory, INT64_MAX, 10);
     save(world, directory, 20);
     check_steps(world, directory, "10 12 20");
@@ -143,6 +150,32 @@ static void leaves_out(shard_group *world, void *context)
 START_TEST(test_leaves_out)
 {
     run_job(_i, leaves_out, (void *)directory_of("leaves_out", _i));
+}
+END_TEST
+
+/* All checkpoints stay, and folders of saves that did not end go: not those of a save that is going on. */
+static void keeps_all(shard_group *world, void *context)
+{
+    const char *directory = context;
+    save(world, directory, 10);
+    if (shard_group_rank(world) == 0)
+        make_leftover(directory, 5), make_leftover(directory, 15), make_leftover(directory, 95);
+    check_steps(world, directory, "5 10 15 95");
+    shard_tensors *list = make_state(world, 30);
+    shard_async_save *begun = shard_save_checkpoint_async(list, directory, 30, NULL, .max_to_keep = 0);
+    shard_tensors_destroy(list);
+    list = make_state(world, 40);
+    check_ok(shard_save_checkpoint(list, directory, 40, NULL, .max_to_keep = 0));
+    shard_tensors_destroy(list);
+    check_steps(world, directory, "10 30 40");
+    check_ok(shard_async_save_finish(begun));
+    check_steps(world, directory, "10 30 40");
+    check_newest(world, directory, 40, 30);
+}
+
+START_TEST(test_keeps_all)
+{
+    run_job(_i, keeps_all, (void *)directory_of("keeps_all", _i));
 }
 END_TEST
 
@@ -323,6 +356,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     add_ranks_test(tcase, test_keeps);
     tcase_add_loop_test(tcase, test_leaves_out, 1, 3);
+    tcase_add_loop_test(tcase, test_keeps_all, 1, 3);
     tcase_add_loop_test(tcase, test_fails_whole, 1, 3);
     tcase_add_loop_test(tcase, test_stays, 1, 3);
     tcase_add_loop_test(tcase, test_refuses, 1, 3);

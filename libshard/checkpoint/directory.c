@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,16 +125,54 @@ static shard_status is_complete(const char *path, bool *complete)
     return SHARD_OK;
 }
 
+/* ---- saves that have not ended ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    shard_directory_save *first;
+} saves = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void shard_directory_save_begin(shard_directory_save *save, const char *directory, int64_t step)
+{
+    pthread_mutex_lock(&saves.lock);
+    *save = (shard_directory_save){directory, step, saves.first};
+    saves.first = save;
+    pthread_mutex_unlock(&saves.lock);
+}
+
+void shard_directory_save_end(shard_directory_save *save)
+{
+    if (!save->directory)
+        return;
+    pthread_mutex_lock(&saves.lock);
+    shard_directory_save **link = &saves.first;
+    while (*link != save)
+        link = &(*link)->after;
+    *link = save->after;
+    pthread_mutex_unlock(&saves.lock);
+    save->directory = NULL;
+}
+
+static bool is_being_saved(const char *directory, int64_t step)
+{
+    bool found = false;
+    pthread_mutex_lock(&saves.lock);
+    for (const shard_directory_save *save = saves.first; save && !found; save = save->after)
+        found = save->step == step && strcmp(save->directory, directory) == 0;
+    pthread_mutex_unlock(&saves.lock);
+    return found;
+}
+
 /* ---- saving ---- */
 
 /* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay, and so does
- * what a symbolic link leads to. */
-static void remove_step(const char *directory, int64_t step)
+ * what a symbolic link leads to. Where no checkpoint was there, one that has come since stays. */
+static void remove_step(const char *directory, int64_t step, bool there)
 {
     struct stat status;
     char *folder = folder_of(directory, step), *path = path_of(directory, step);
     if (folder && path && lstat(folder, &status) == 0 && S_ISDIR(status.st_mode)) {
-        if (shard_file_calls_used->unlink(path) != 0 && errno != ENOENT)
+        if (there && shard_file_calls_used->unlink(path) != 0 && errno != ENOENT)
             shard_log_message(SHARD_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, strerror(errno));
         shard_file_remove_leftovers(path);
         if (!shard_file_remove_directory(folder))
@@ -143,22 +182,31 @@ static void remove_step(const char *directory, int64_t step)
     free(path);
 }
 
-/* Damaged checkpoints do not count as kept, and are removed as old ones are. A step that cannot be examined stays. */
+/* Removes the step, counts it among those that stay, or leaves it: one that is later, or cannot be examined. Damaged checkpoints
+ * do not count, and are removed as old ones are. */
+static shard_status remove_or_count(const char *directory, int64_t step, bool later, int64_t keep, int64_t *complete)
+{
+    bool there = true, whole = false;
+    char *path = path_of(directory, step);
+    shard_status status = path ? is_there(path, &there) : shard_last_status();
+    if (status == SHARD_OK && (!there || (!later && *complete == keep)))
+        remove_step(directory, step, there);
+    else if (status == SHARD_OK && !later)
+        status = is_complete(path, &whole);
+    *complete += status == SHARD_OK && whole;
+    free(path);
+    return status;
+}
+
 void shard_directory_remove_old(const char *directory, int64_t step, int64_t keep)
 {
     listing found = {0};
     int64_t complete = 1;
-    list_steps(directory, &found);
-    for (int64_t i = 0; i < found.count && shard_last_status() == SHARD_OK; i++) {
-        bool there = true, whole = false;
-        char *path = found.step[i] < step ? path_of(directory, found.step[i]) : NULL;
-        if (path && is_there(path, &there) == SHARD_OK && (!there || complete == keep))
-            remove_step(directory, found.step[i]);
-        else if (path && is_complete(path, &whole) == SHARD_OK && whole)
-            complete++;
-        free(path);
-    }
-    if (shard_last_status() != SHARD_OK) { /* the new checkpoint is there all the same */
+    shard_status status = list_steps(directory, &found);
+    for (int64_t i = 0; i < found.count && status == SHARD_OK; i++)
+        if (found.step[i] != step && !is_being_saved(directory, found.step[i]))
+            status = remove_or_count(directory, found.step[i], found.step[i] > step || !keep, keep, &complete);
+    if (status != SHARD_OK) { /* the new checkpoint is there all the same */
         shard_log_message(SHARD_LOG_WARN, "old checkpoints stay: %s", shard_last_error());
         shard_clear_error();
     }
@@ -201,10 +249,14 @@ shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char
 {
     SHARD_FUNCTION("shard_save_checkpoint");
     SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
+    shard_directory_save begun = {0};
+    if (directory)
+        shard_directory_save_begin(&begun, directory, step);
     char *path = prepare("shard_save_checkpoint", tensors, directory, step, options.max_to_keep);
     shard_status status = shard_save(tensors, path, metadata);
     free(path);
-    if (status == SHARD_OK && shard_group_rank(shard_world()) == 0 && options.max_to_keep)
+    shard_directory_save_end(&begun);
+    if (status == SHARD_OK && shard_group_rank(shard_world()) == 0)
         shard_directory_remove_old(directory, step, options.max_to_keep);
     return status;
 }
@@ -214,6 +266,9 @@ shard_async_save *shard_save_checkpoint_async_with(const shard_tensors *tensors,
 {
     SHARD_FUNCTION("shard_save_checkpoint_async");
     SHARD_READ_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS_INIT, options, given);
+    shard_directory_save begun = {0}; /* until the save has an entry of its own */
+    if (directory)
+        shard_directory_save_begin(&begun, directory, step);
     char *path = prepare("shard_save_checkpoint_async", tensors, directory, step, options.max_to_keep);
     char *kept = directory ? shard_strdup(directory) : NULL;
     shard_async_save *save = shard_save_async(tensors, path, metadata);
@@ -222,6 +277,7 @@ shard_async_save *shard_save_checkpoint_async_with(const shard_tensors *tensors,
         shard_async_save_keep(save, kept, step, options.max_to_keep);
     else
         free(kept);
+    shard_directory_save_end(&begun);
     return save;
 }
 

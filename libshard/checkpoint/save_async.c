@@ -39,7 +39,8 @@ struct shard_async_save {
     _Atomic bool cancelled; /* it is to end soon */
     shard_kept_error error; /* of the thread; of all ranks in FAILED */
     char *directory;        /* of checkpoints, whose old ones are then removed; NULL: one file */
-    int64_t step, keep;
+    shard_directory_save begun; /* of that directory */
+    int64_t keep;
     shard_async_save *after; /* of the list */
 };
 
@@ -88,8 +89,8 @@ static void *complete(void *context)
         return end_thread(save);
     if (status == SHARD_OK)
         status = shard_saving_replace(&save->saving);
-    if (status == SHARD_OK && save->keep)
-        shard_directory_remove_old(save->directory, save->step, save->keep);
+    if (status == SHARD_OK && save->directory)
+        shard_directory_remove_old(save->directory, save->begun.step, save->keep);
     return end_thread(save);
 }
 
@@ -139,6 +140,7 @@ static void end(shard_async_save *save)
     shard_saving_end(&save->saving);
     shard_snapshot_free(&save->snapshot);
     shard_metadata_destroy(save->metadata);
+    shard_directory_save_end(&save->begun);
     free(save->directory);
 }
 
@@ -219,8 +221,9 @@ shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char
 void shard_async_save_keep(shard_async_save *save, char *directory, int64_t step, int64_t keep)
 {
     save->directory = directory;
-    save->step = step;
     save->keep = keep;
+    if (directory)
+        shard_directory_save_begin(&save->begun, directory, step);
 }
 
 /* Checks a handle before the collectives of a function on it. False: there is none to make. */
