@@ -76,7 +76,7 @@ int64_t *trainer_gather_points(trainer *run, const int64_t *points, int64_t coun
 shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t *points, int64_t count, uint64_t dropout_key)
 {
     shard_tensor *x = network_features(run->network, run->options, data, points, count, dropout_key);
-    return shard_cast(shard_gather_from_group(x, 0, run->model_group), (shard_dtype)run->options->head.dtype);
+    return shard_cast(shard_gather_from_group(x, 0, run->model_group), head_dtype(&run->options->head, &run->options->training));
 }
 
 shard_status trainer_sum(double *numbers, int64_t count)
@@ -155,7 +155,6 @@ static void introduce(trainer *run)
 
 static shard_status describe(trainer *run)
 {
-    static const char *const roundings[] = {"nearest", "stochastic", "kahan"};
     const options *wanted = run->options;
     const training_options *training = &wanted->training;
     training_checkpoint *of = &run->checkpoint;
@@ -163,7 +162,6 @@ static shard_status describe(trainer *run)
                                 .best_name = "best_p1",
                                 .most_best = 100,
                                 .epoch_steps = wanted->evaluate ? 0 : shard_group_sampler_steps(run->sampler)};
-    bool half = wanted->head.dtype == SHARD_BFLOAT16;
     training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "debs");
     training_checkpoint_set_integer(of, "hidden", "--hidden", TRAINING_ALWAYS, wanted->hidden);
     training_checkpoint_set_integer(of, "layers", "--layers", TRAINING_ALWAYS, wanted->layers);
@@ -173,9 +171,8 @@ static shard_status describe(trainer *run)
     training_checkpoint_set(of, "head_optimizer", "--head-optimizer", TRAINING_GOES_ON,
                             head_optimizer_name(&wanted->head, training));
     training_checkpoint_set(of, "head_dtype", "--head-dtype", TRAINING_GOES_ON,
-                            shard_dtype_name((shard_dtype)wanted->head.dtype));
-    training_checkpoint_set(of, "head_rounding", "--head-rounding", TRAINING_GOES_ON,
-                            half ? roundings[wanted->head.rounding] : "none");
+                            shard_dtype_name(head_dtype(&wanted->head, training)));
+    training_checkpoint_set(of, "head_rounding", "--head-rounding", TRAINING_GOES_ON, head_rounding_name(&wanted->head));
     training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, training->batch);
     training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, training->seed);
     return training_checkpoint_set_integer(of, "points", "DIR", TRAINING_WITHIN_EPOCH, run->train->points);
