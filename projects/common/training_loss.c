@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- buffers, which a skipped step leaves as they were ---- */
@@ -110,4 +111,12 @@ shard_status training_loss_check(const training_optimizers *made, int64_t step, 
                        "the loss of step %" PRId64 " is %g on rank %" PRId64 " (on %" PRId64
                        " of %d ranks): take a smaller --lr or a longer --warmup-epochs; --non-finite skip leaves such steps out",
                        step, loss, first, ranks, shard_group_size(shard_world()));
+}
+
+void training_loss_describe(int64_t first, bool skipped, char *text, size_t bytes)
+{
+    if (first >= 0)
+        snprintf(text, bytes, "  skipped: loss not finite on rank %" PRId64, first);
+    else
+        snprintf(text, bytes, "%s", skipped ? "  skipped: gradients not finite" : "");
 }

@@ -32,4 +32,7 @@ shard_status training_loss_agree(training_optimizers *made, int64_t *first);
  * wrong. */
 shard_status training_loss_check(const training_optimizers *made, int64_t step, double loss, bool skipped, double scale);
 
+/* "  skipped: loss not finite on rank 2", "  skipped: gradients not finite", or "". first: of training_loss_agree. */
+void training_loss_describe(int64_t first, bool skipped, char *text, size_t bytes);
+
 #endif

@@ -211,6 +211,11 @@ shard_dtype head_dtype(const head_options *head, const training_options *wanted)
     return (shard_dtype)(head->dtype == HEAD_DTYPE_SAME ? wanted->dtype : head->dtype);
 }
 
+shard_dtype head_autocast(const head_options *head, const training_options *wanted)
+{
+    return (shard_dtype)(head_dtype(head, wanted) == SHARD_BFLOAT16 ? SHARD_FLOAT32 : wanted->amp);
+}
+
 bool head_is_layerwise(const head_options *head, const training_options *wanted)
 {
     return head->optimizer == HEAD_SAME && (wanted->optimizer == TRAINING_LARS || wanted->optimizer == TRAINING_LAMB);

@@ -141,6 +141,10 @@ const char *head_rounding_name(const head_options *head);
 /* The dtype of the final layer's weight. */
 shard_dtype head_dtype(const head_options *head, const training_options *wanted);
 
+/* The type of SHARD_AUTOCAST for the final layer and its loss: float32 for a weight of bfloat16, of which a product in another
+ * 16-bit type would need a copy; else that of --enable-amp-mode. */
+shard_dtype head_autocast(const head_options *head, const training_options *wanted);
+
 /* Whether the final layer's optimizer needs norms of whole layers. */
 bool head_is_layerwise(const head_options *head, const training_options *wanted);
 
