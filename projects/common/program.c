@@ -8,7 +8,7 @@ static shard_status start(const program *of, int argc, char **argv)
 {
     bool help;
     shard_status status = command_line_read(of->line, of->values, argc, argv, &help);
-    if (status == SHARD_OK && !help)
+    if (status == SHARD_OK && !help && of->check)
         status = of->check(of->values);
     if (status == SHARD_OK)
         status = command_line_agree(of->line, of->values);
@@ -24,7 +24,8 @@ static shard_status start(const program *of, int argc, char **argv)
 int program_main(const program *of, int argc, char **argv)
 {
     if (shard_init(&argc, &argv) == SHARD_OK) {
-        interrupt_watch();
+        if (of->watches)
+            interrupt_watch();
         start(of, argc, argv);
         shard_agree(shard_world()); /* an error of one rank or of all is printed once */
     }

@@ -25,5 +25,5 @@ static shard_status run_it(void *values)
 int main(int argc, char **argv)
 {
     options wanted;
-    return program_main(&(program){&options_line, &wanted, options_check, run_it}, argc, argv);
+    return program_main(&(program){&options_line, &wanted, options_check, run_it, true}, argc, argv);
 }
