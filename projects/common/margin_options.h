@@ -1,6 +1,6 @@
 /*
- * Options of a final layer for recognition: a margin of the label's cosine, and sampled classes. Fields for a trainer's struct and
- * rows for its table, as training_options.h.
+ * Options of a final layer for recognition: a margin of the label's cosine, and sampled classes. Fields for a trainer's struct
+ * and rows for its table, as training_options.h.
  */
 #ifndef COMMON_MARGIN_OPTIONS_H
 #define COMMON_MARGIN_OPTIONS_H
@@ -8,9 +8,9 @@
 #include "training_checkpoint.h"
 
 typedef struct margin_options {
-    const char *text;   /* of --margin */
-    bool cosines;       /* logits are scaled cosines; false: --margin none */
-    double m1, m2, m3;  /* SHARD_MARGIN has the meaning of the numbers */
+    const char *text;  /* of --margin */
+    bool cosines;      /* logits are scaled cosines; false: --margin none */
+    double m1, m2, m3; /* SHARD_MARGIN has the meaning of the numbers */
     double scale;
     double sample_rate; /* 1: all classes */
 } margin_options;

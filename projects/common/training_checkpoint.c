@@ -124,7 +124,8 @@ static shard_status finish_saves(training_saves *all)
     return shard_last_status();
 }
 
-static shard_status save_as(training_checkpoint *of, const shard_tensors *tensors, const shard_metadata *metadata, const char *name)
+static shard_status save_as(training_checkpoint *of, const shard_tensors *tensors, const shard_metadata *metadata,
+                            const char *name)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", of->options->output, name) >= (int)sizeof path)
@@ -149,7 +150,8 @@ static shard_status save_all(training_checkpoint *of, const shard_tensors *all, 
     shard_metadata *metadata = describe(of, at), *of_model = describe(of, NULL);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
-        status = of->options->keep ? save_step(of, all, metadata, at->step) : save_as(of, all, metadata, "checkpoint.safetensors");
+        status =
+            of->options->keep ? save_step(of, all, metadata, at->step) : save_as(of, all, metadata, "checkpoint.safetensors");
     if (status == SHARD_OK && best)
         status = save_as(of, all, metadata, "best.safetensors");
     if (status == SHARD_OK && (best || of->latest_model))

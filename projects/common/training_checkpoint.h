@@ -1,6 +1,6 @@
 /*
- * --output, --keep, --save-async and --resume: the checkpoints of a run. Next to the tensors a file has the position, the random state, and the
- * settings that both depend on; a run that goes on must have the same settings.
+ * --output, --keep, --save-async and --resume: the checkpoints of a run. Next to the tensors a file has the position, the random
+ * state, and the settings that both depend on; a run that goes on must have the same settings.
  */
 #ifndef COMMON_TRAINING_CHECKPOINT_H
 #define COMMON_TRAINING_CHECKPOINT_H
@@ -52,7 +52,7 @@ typedef struct training_checkpoint {
     double most_best;      /* its largest value, 100 for percent */
     int64_t epoch_steps;   /* steps of an epoch; 0: the run only validates */
     bool latest_model;     /* the run never validates: each save writes model.safetensors */
-    const char *otherwise; /* what else to do about another setting, for the error; NULL: nothing */
+    const char *otherwise; /* the end of the error about another setting: other ways to go on; NULL: none */
     training_setting settings[TRAINING_MOST_SETTINGS];
     int count;
     training_saves saves;
@@ -75,8 +75,8 @@ shard_status training_checkpoint_set_options(training_checkpoint *of, const head
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
- * model's tensors alone as model.safetensors with the settings that are not about training. With --save-async the files are begun,
- * and the tensors may change. Does nothing without --output. Collective over the world. */
+ * model's tensors alone as model.safetensors with the settings that are not about training. With --save-async the files are
+ * begun, and the tensors may change. Does nothing without --output. Collective over the world. */
 shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best);
 
@@ -90,7 +90,8 @@ shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown
 void training_checkpoint_close(training_checkpoint *of);
 
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.
- * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. The state of the gradient scaler
+ * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. The state of the gradient
+ * scaler
  * ("scaler.") begins anew if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another
  * setting; FORMAT, a damaged file, with auto all of them; those of shard_load. Collective over the world. */
 shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,

@@ -113,7 +113,8 @@ shard_status training_loop_run(const training_loop *loop)
     if (status != SHARD_OK)
         return status;
     if (loop->optimizers->skipped_steps > 0)
-        progress_say(loop->shown, "%" PRId64 " steps were skipped: losses or gradients not finite", loop->optimizers->skipped_steps);
+        progress_say(loop->shown, "%" PRId64 " steps were skipped: losses or gradients not finite",
+                     loop->optimizers->skipped_steps);
     if (interrupted)
         progress_say(loop->shown, "interrupted after step %" PRId64 "%s", loop->at->step,
                      loop->options->output ? "; go on with --resume" : "");

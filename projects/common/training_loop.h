@@ -1,6 +1,6 @@
 /*
  * The epochs of a run: steps, validations and checkpoints from the current position on, until --epochs, --steps or a signal ends
- * them. The trainer gives its part as functions, which are collective over the world and get `run`.
+ * them. The trainer gives functions for a step and a validation, which are collective over the world and get `run`.
  */
 #ifndef COMMON_TRAINING_LOOP_H
 #define COMMON_TRAINING_LOOP_H

@@ -37,7 +37,8 @@ void training_loss_begin(training_optimizers *made)
         SHARD_NO_GRAD
         {
             for (int64_t i = 0; i < shard_tensors_count(made->buffers); i++)
-                shard_tensors_add(made->kept, shard_tensors_name(made->buffers, i), shard_clone(shard_tensors_at(made->buffers, i)));
+                shard_tensors_add(made->kept, shard_tensors_name(made->buffers, i),
+                                  shard_clone(shard_tensors_at(made->buffers, i)));
         }
     }
 }

@@ -120,7 +120,7 @@ extern const command_option training_rows[], training_device_rows[], training_co
 /* --enable-model-parallel, --model-parallel-size, --head-dtype to --head-stash */
 #define HEAD_ROWS(type, field) TRAINING_TABLE(type, field, head_rows, "")
 
-/* ---- what they mean ---- */
+/* ---- their meaning ---- */
 
 /* Whether it is --resume auto. */
 bool training_resumes_auto(const training_options *wanted);

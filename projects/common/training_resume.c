@@ -151,7 +151,8 @@ static shard_status check_counts(const shard_tensors *loaded, const char *path, 
 static shard_status load_tensors(const training_checkpoint *of, const shard_tensors *tensors, const char *path, int64_t steps)
 {
     shard_tensors *file = shard_inspect(path, NULL), *loaded = tensors ? shard_tensors_create() : NULL;
-    bool validates = of->epoch_steps == 0, scaler = shard_tensors_find(file, TRAINING_SCALER "scale") != NULL, unexpected = scaler;
+    bool validates = of->epoch_steps == 0, scaler = shard_tensors_find(file, TRAINING_SCALER "scale") != NULL,
+         unexpected = scaler;
     for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
         const char *name = shard_tensors_name(tensors, i);
         if (scaler || !is_of_scaler(name))

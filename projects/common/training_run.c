@@ -1,6 +1,5 @@
 #include "training_run.h"
 
-
 shard_status training_open_device(const training_options *wanted)
 {
     shard_set_default_device(wanted->device ? shard_device_open(wanted->device) : NULL);
@@ -57,5 +56,7 @@ metrics *training_metrics(const training_options *wanted, shard_module *model, i
 {
     metrics_model of = {.num_classes = num_classes, .samples = samples};
     training_count_parameters(model, &of.local_parameters);
-    return metrics_open((metrics_options){.path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = resumed && !wanted->evaluate}, of);
+    return metrics_open(
+        (metrics_options){.path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = resumed && !wanted->evaluate},
+        of);
 }

@@ -118,7 +118,8 @@ static void introduce(trainer *run)
     progress_say(&run->progress,
                  "%" PRId64 " points for training, %" PRId64 " for validation; %" PRId64 " features, %" PRId64 " labels; %" PRId64
                  " parameters",
-                 run->train->points, run->test->points, run->train->features, run->train->labels, training_count_parameters(run->network, &own));
+                 run->train->points, run->test->points, run->train->features, run->train->labels,
+                 training_count_parameters(run->network, &own));
     training_introduce_ranks(&run->progress, run->mesh, "");
 }
 

@@ -58,7 +58,8 @@ shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *loc
     shard_tensor *labels = shard_gather_from_group(local_labels, 0, run->feature_group), *logits = NULL; /* or features */
     images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->training.dtype);
     *loss = *ranks = NULL;
-    SHARD_AUTOCAST((shard_dtype)run->options->training.amp) {
+    SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
+    {
         logits = shard_forward(run->model, images);
         if (run->head)
             *loss = head_loss(run, logits, labels, label_smoothing, ranks);

@@ -29,9 +29,9 @@ static shard_status check(const trainer *run, const shard_device *device)
     const char *other = wanted->training.amp == SHARD_FLOAT16
                             ? "--enable-amp-mode fp16, whose gradient scaler decides on the host; take bf16"
                         : wanted->training.non_finite == TRAINING_SKIP ? "--non-finite skip, which decides on the host"
-                        : wanted->training.zero                          ? "--enable-zero-optim"
-                        : wanted->accumulate > 1                ? "--accumulate"
-                                                                : NULL;
+                        : wanted->training.zero                        ? "--enable-zero-optim"
+                        : wanted->accumulate > 1                       ? "--accumulate"
+                                                                       : NULL;
     if (other)
         return shard_error(SHARD_ERROR_ARGUMENT, "--cuda-graph cannot be combined with %s", other);
     return SHARD_OK;

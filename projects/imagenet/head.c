@@ -94,8 +94,8 @@ shard_status head_draw(trainer *run)
     SHARD_SCOPE
     {
         shard_tensor *all = shard_from_host(labels, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        run->sample = shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"), wanted->margin.sample_rate,
-                                                      (uint64_t)wanted->training.seed, run->at.step));
+        run->sample = shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"),
+                                                      wanted->margin.sample_rate, (uint64_t)wanted->training.seed, run->at.step));
     }
     free(labels);
     return shard_last_status();

@@ -51,7 +51,8 @@ static shard_status make_model(trainer *run)
     if (head_is_special(wanted))
         return head_open(run, is_fused(run));
     if (is_fused(run))
-        return shard_convert_parallel_classifier(&run->model, "fc", wanted->head.enable_model_parallel ? model_group : NULL, NULL);
+        return shard_convert_parallel_classifier(&run->model, "fc", wanted->head.enable_model_parallel ? model_group : NULL,
+                                                 NULL);
     if (wanted->head.enable_model_parallel)
         return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
     return SHARD_OK;

@@ -28,7 +28,7 @@ typedef struct trainer {
     struct step_graph *graph;  /* NULL: without --cuda-graph */
     training_checkpoint checkpoint;
     training_position at;
-    bool resumed; /* from a checkpoint */
+    bool resumed;         /* from a checkpoint */
     int64_t local_images; /* images through this rank's model in the step or the validation */
     results *results;     /* of batches that batch_take has not read */
     bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */

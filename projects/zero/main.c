@@ -24,7 +24,6 @@ typedef struct settings {
     bool memory_report, help;
 } settings;
 
-
 typedef enum place { MODEL = 0, DATA_PARALLEL, BEFORE_STEP, AFTER_STEP, AFTER_LAST, PLACES } place;
 static const char *const places[PLACES] = {"after the model", "after data parallel", "before step()", "after step()",
                                            "after the last"};
@@ -227,8 +226,8 @@ static const command_option table[] = {
     {COMMAND_WHOLE, "steps", "of Adam", "N", AT(steps), .least = 1, .most = 1000000},
     {COMMAND_CHOICE, "stage", "of ZeRO: 0, which is without it, 1, 2 or 3; all: one after the other", "KIND", AT(stage),
      .choices = stages},
-    {COMMAND_NUMBER, "bucket-mib", "gradients and values are communicated in buckets of about X MiB", "X", AT(bucket_mib),
-     .least = 0.001, .most = 1e6},
+    {COMMAND_NUMBER, "bucket-mib", "gradients (and, with ZeRO 3, values) are communicated in buckets of about X MiB", "X",
+     AT(bucket_mib), .least = 0.001, .most = 1e6},
     {COMMAND_FLAG, "memory-report", "print what the library's memory is used for at the end of each stage", AT(memory_report)},
     {COMMAND_HELP, "help", "print this", .letter = 'h', AT(help)},
 };
