@@ -109,7 +109,7 @@ extern const command_option training_rows[], training_device_rows[], training_co
 #define TRAINING_COMPUTING_ROWS(type, field) TRAINING_TABLE(type, field, training_computing_rows, "")
 /* --non-finite: training_loss.h */
 #define TRAINING_NON_FINITE_ROW(type, field) TRAINING_TABLE(type, field, training_non_finite_rows, "")
-/* --evaluate and --val-interval. models: the options that have the model, "--resume"; */
+/* --evaluate and --val-interval. models: the options that give the model, "--resume" */
 #define TRAINING_VALIDATION_ROWS(type, field, models) TRAINING_TABLE(type, field, training_validation_rows, models)
 /* --output to --print-freq */
 #define TRAINING_FILE_ROWS(type, field) TRAINING_TABLE(type, field, training_file_rows, "")
