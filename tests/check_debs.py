@@ -146,10 +146,13 @@ def check_head_options(folder):
 
 def check_parallel_options(folder, one):
     """ZeRO, mixed precision, skipped steps, saves in the background."""
-    expected = numbers(one)
+    expected, memory = numbers(one), []
     for options in (["--enable-zero-optim", 3, "--bucket-mib", "0.01"], ["--enable-zero-optim", 2, "--enable-model-parallel"],
                     ["--non-finite", "skip", "--check-replicas", 5, "--head-dtype", "same"]):
-        compare(f"2 ranks {options}", numbers(train(folder, *options, ranks=2)), expected)
+        lines = train(folder, *options, ranks=2)
+        compare(f"2 ranks {options}", numbers(lines), expected)
+        memory.append(lines[-2]["memory_mib"]["current"])
+    check(memory[0] < 0.6 * memory[2], f"the memory is {memory}")
     half = train(folder, "--enable-amp-mode", "fp16", "--save-async", "--output", folder / "half", "--save-every", 5,
                  "--enable-model-parallel", ranks=2)
     compare("float16", numbers(half)[:9], expected[:9], 1e-3)
