@@ -3,6 +3,7 @@ another number of ranks, and errors."""
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,51 @@ def check_head_options(folder):
     check(lines[-1]["p1"] > 50, f"bfloat16: {lines[-1]}")
 
 
+def check_parallel_options(folder, one):
+    """ZeRO, mixed precision, skipped steps, saves in the background."""
+    expected, memory = numbers(one), []
+    for options in (["--enable-zero-optim", 3, "--bucket-mib", "0.01"], ["--enable-zero-optim", 2, "--enable-model-parallel"],
+                    ["--non-finite", "skip", "--check-replicas", 5, "--head-dtype", "same"]):
+        lines = train(folder, *options, ranks=2)
+        compare(f"2 ranks {options}", numbers(lines), expected)
+        memory.append(lines[-2]["memory_mib"]["current"])
+    check(memory[0] < 0.6 * memory[2], f"the memory is {memory}")
+    half = train(folder, "--enable-amp-mode", "fp16", "--save-async", "--output", folder / "half", "--save-every", 5,
+                 "--enable-model-parallel", ranks=2)
+    compare("float16", numbers(half)[:9], expected[:9], 1e-3)
+    check(half[0]["grad_scale"] == 65536 and half[-1]["p1"] > 60, f"float16: {half[0]}, {half[-1]}")
+    again = train(folder, "-e", "--resume", folder / "half/best.safetensors")
+    compare("-e of float16", [again[0]["p1"]], [half[-1]["p1"]], 0.05)
+    first, second = (train(folder, *options) for options in (["--steps", 3], ["--steps", 3, "--lr", "1e30", "--optimizer", "sgd",
+                                                                               "--non-finite", "skip"]))
+    check(first[2]["left_out"] is False and second[2]["left_out"] is True and second[2]["loss"] is None,
+          f"skipped: {first}, {second}")
+
+
+def set_position(path, position):
+    """Writes another position into a checkpoint, which then has no checksums."""
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + size])
+    for key in ("crc64.header", "crc64.tensors"):
+        del header["__metadata__"][key]
+    header["__metadata__"] |= position
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
+
+
+def check_interrupted(folder):
+    """A run of --steps that was interrupted in its last step, the last one of an epoch: the one that goes on validates."""
+    out = ["--output", folder / "last", "--steps", 9, "--val-interval", 1]
+    lines = train(folder, *out)
+    check(len(lines) == 10 and lines[-1].get("validation"), f"9 steps: {lines}")
+    set_position(folder / "last/checkpoint.safetensors", {"epoch": "0", "epoch_step": "9", "best_p1": "-1"})
+    rest = train(folder, *out, "--resume", "auto")
+    check([line.get("validation") for line in rest] == [True] and rest[0]["p1"] == lines[-1]["p1"], f"goes on with {rest}")
+    rest = train(folder, *out, "--resume", "auto")
+    check(not rest, f"goes on again with {rest}")
+
+
 def check_errors(folder):
     train(folder, "--keep", 1, expect="--keep 1: the one before must stay")
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
@@ -163,6 +209,8 @@ def main():
         check_ranks(folder, one)
         check_resume(folder, one)
         check_head_options(folder)
+        check_parallel_options(folder, one)
+        check_interrupted(folder)
         check_errors(folder)
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0

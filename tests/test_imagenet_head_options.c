@@ -100,14 +100,14 @@ START_TEST(test_validation)
     check_runs("", EXACT "-e %s --margin-scale 16 --head-dtype bfloat16 --metrics checked.json", others[0]); /* converted */
     ck_assert_int_eq(read_metrics("checked.json", checked), 1);
     ck_assert_double_eq_tol(checked[0].loss, of_run[count - 1].loss, 0.05);
-    check_refused("its margin is combined:1,0.5,0, not none; start with the --margin",
+    check_refused("its margin is combined:1,0.5,0, not none; start with the run's own --margin",
                   EXACT "--resume run/checkpoint.safetensors --sample-rate 0.2");
-    check_refused("its sample_rate is 0.2, not 0.3; start with the --sample-rate",
+    check_refused("its sample_rate is 0.2, not 0.3; start with the run's own --sample-rate",
                   EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.3");
-    check_refused("its head_optimizer is momentum, not adamw; start with the --head-optimizer",
+    check_refused("its head_optimizer is momentum, not adamw; start with the run's own --head-optimizer",
                   EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.2 "
                         "--head-optimizer adamw");
-    check_refused("its head_dtype is float64, not bfloat16; start with the --head-dtype",
+    check_refused("its head_dtype is float64, not bfloat16; start with the run's own --head-dtype",
                   EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.2 "
                         "--head-dtype bfloat16");
 }

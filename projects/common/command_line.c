@@ -12,6 +12,37 @@
 /* getopt's value of an option's first name is FIRST plus its number; of its second name ALSO, of a foreign one FOREIGN. */
 enum { FIRST = 256, ALSO = 1000, FOREIGN = 2000 };
 
+/* ---- tables of tables ---- */
+
+static shard_status add_row(command_line *flat, command_option *rows, command_option row)
+{
+    if (flat->count == COMMAND_MOST_OPTIONS)
+        return shard_error(SHARD_ERROR_INTERNAL, "a command line of more than %d options", COMMAND_MOST_OPTIONS);
+    rows[flat->count++] = row;
+    return SHARD_OK;
+}
+
+/* The line with the rows of ROWS in their place. */
+static shard_status flatten(const command_line *line, command_option rows[COMMAND_MOST_OPTIONS], command_line *flat)
+{
+    shard_status status = SHARD_OK;
+    *flat = *line;
+    flat->options = rows;
+    flat->count = 0;
+    for (int i = 0; i < line->count && status == SHARD_OK; i++) {
+        const command_option *own = &line->options[i];
+        if (own->kind != COMMAND_ROWS)
+            status = add_row(flat, rows, *own);
+        for (const command_option *of = own->rows; of && of->name && status == SHARD_OK; of++) {
+            command_option row = *of;
+            row.offset += own->offset;
+            row.word = own->name;
+            status = add_row(flat, rows, row);
+        }
+    }
+    return status;
+}
+
 /* ---- reading ---- */
 
 static const command_choice *find_choice(const command_choice *choices, const char *name)
@@ -91,6 +122,7 @@ static shard_status read_value(const command_option *option, const char *text, v
     case COMMAND_NUMBER:
         return read_number(option, text, field);
     case COMMAND_HEADING:
+    case COMMAND_ROWS:
         break;
     }
     return SHARD_OK;
@@ -172,13 +204,8 @@ static shard_status read_operand(const command_line *line, void *values, int arg
     return SHARD_OK;
 }
 
-shard_status command_line_read(const command_line *line, void *values, int argc, char **argv, bool *help)
+static shard_status read_words(const command_line *line, void *values, int argc, char **argv, bool *help)
 {
-    *help = false;
-    memcpy(values, line->defaults, line->bytes);
-    if (line->count > COMMAND_MOST_OPTIONS || line->foreign_count > COMMAND_MOST_FOREIGN)
-        return shard_error(SHARD_ERROR_INTERNAL, "a command line of %d and %d options: too many", line->count,
-                           line->foreign_count);
     struct option names[2 * COMMAND_MOST_OPTIONS + COMMAND_MOST_FOREIGN + 1];
     char letters[2 * COMMAND_MOST_OPTIONS + 2];
     make_getopt(line, names, letters);
@@ -201,6 +228,18 @@ shard_status command_line_read(const command_line *line, void *values, int argc,
             return status;
     }
     return read_operand(line, values, argc, argv);
+}
+
+shard_status command_line_read(const command_line *line, void *values, int argc, char **argv, bool *help)
+{
+    command_option rows[COMMAND_MOST_OPTIONS];
+    command_line flat;
+    *help = false;
+    memcpy(values, line->defaults, line->bytes);
+    if (line->foreign_count > COMMAND_MOST_FOREIGN)
+        return shard_error(SHARD_ERROR_INTERNAL, "a command line of %d options of other programs: too many", line->foreign_count);
+    shard_status status = flatten(line, rows, &flat);
+    return status == SHARD_OK ? read_words(&flat, values, argc, argv, help) : status;
 }
 
 /* ---- comparison over ranks ---- */
@@ -234,6 +273,7 @@ static void print_value(char *text, size_t bytes, const command_option *option, 
         snprintf(text, bytes, "%s", *(const bool *)field ? "given" : "not given");
         break;
     case COMMAND_HEADING:
+    case COMMAND_ROWS:
         break;
     }
 }
@@ -261,8 +301,12 @@ static void write_option(const void *of, int64_t index, char *text)
 
 shard_status command_line_agree(const command_line *line, const void *values)
 {
+    command_option rows[COMMAND_MOST_OPTIONS];
+    command_line flat;
+    if (flatten(line, rows, &flat) != SHARD_OK)
+        return shard_last_status();
     return agree_on("options", "start all ranks with the same ones",
-                    (agree_list){.count = line->count, .write = write_option, .of = &(read_line){line, values}});
+                    (agree_list){.count = flat.count, .write = write_option, .of = &(read_line){&flat, values}});
 }
 
 /* ---- help ---- */
@@ -298,11 +342,27 @@ static void print_default(char *text, size_t bytes, const command_line *line, co
     snprintf(text, bytes, " (%s)", value);
 }
 
+/* The help of an option, with the word of its table, and its default. */
+static void write_help(char *text, size_t bytes, const command_line *line, const command_option *option)
+{
+    const char *hole = option->word ? strstr(option->help, "%s") : NULL;
+    if (hole)
+        snprintf(text, bytes, "%.*s%s%s", (int)(hole - option->help), option->help, option->word, hole + 2);
+    else
+        snprintf(text, bytes, "%s", option->help);
+    size_t used = strlen(text);
+    print_default(text + used, bytes - used, line, option);
+}
+
 void command_line_print_help(const command_line *line, FILE *file)
 {
+    command_option rows[COMMAND_MOST_OPTIONS];
+    command_line flat;
+    if (flatten(line, rows, &flat) != SHARD_OK)
+        return;
     fputs(line->usage, file);
-    for (int i = 0; i < line->count; i++) {
-        const command_option *option = &line->options[i];
+    for (int i = 0; i < flat.count; i++) {
+        const command_option *option = &rows[i];
         if (option->kind == COMMAND_HEADING) {
             fprintf(file, "\n%s\n", option->name);
             continue;
@@ -314,9 +374,7 @@ void command_line_print_help(const command_line *line, FILE *file)
         fprintf(file, "%-*s", HELP_COLUMN, name);
         if (width >= HELP_COLUMN)
             fprintf(file, "\n%*s", HELP_COLUMN, "");
-        snprintf(help, sizeof help, "%s", option->help);
-        size_t used = strlen(help);
-        print_default(help + used, sizeof help - used, line, option);
+        write_help(help, sizeof help, &flat, option);
         print_wrapped(file, help, HELP_COLUMN);
     }
     if (line->closing)

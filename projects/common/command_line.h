@@ -9,7 +9,8 @@
 
 #include <stdio.h>
 
-/* The type of an option's field: bool, const char *, int64_t, double, int. HELP is a FLAG that ends the reading. */
+/* The type of an option's field: bool, const char *, int64_t, double, int. HELP is a FLAG that ends the reading. ROWS stands for
+ * the rows of another table, whose struct is a field of this one. */
 typedef enum command_kind {
     COMMAND_HEADING = 0,
     COMMAND_FLAG,
@@ -17,7 +18,8 @@ typedef enum command_kind {
     COMMAND_TEXT,
     COMMAND_WHOLE,
     COMMAND_NUMBER,
-    COMMAND_CHOICE
+    COMMAND_CHOICE,
+    COMMAND_ROWS
 } command_kind;
 
 /* Whether ranks must have identical values. */
@@ -30,7 +32,7 @@ typedef struct command_choice {
 
 typedef struct command_option {
     command_kind kind;
-    const char *name, *help; /* a heading: its text */
+    const char *name, *help; /* a heading: its text; ROWS: what is put for a %s of the help texts */
     const char *argument;    /* its name in the help; "FILE": a path that is not a folder; "FILE|-": or - */
     const char *also;        /* a second name, as another program has it */
     size_t offset;           /* of the field */
@@ -39,6 +41,8 @@ typedef struct command_option {
     const char *alone; /* its value without an argument; NULL: the argument is required */
     char letter;
     command_same same;
+    const struct command_option *rows; /* of ROWS: a table that a row without a name ends, and that has no ROWS */
+    const char *word;                  /* made by command_line.c: that of the ROWS that an option comes from */
 } command_option;
 
 /* The largest whole number that a range may end with, 2^53: least and most are doubles. */
@@ -64,7 +68,7 @@ typedef struct command_notes {
 
 typedef struct command_line {
     const command_option *options;
-    int count;            /* at most COMMAND_MOST_OPTIONS */
+    int count;            /* at most COMMAND_MOST_OPTIONS, with those of ROWS */
     const void *defaults; /* a struct of the fields */
     size_t bytes;         /* its size */
     const char *operand;  /* the name of the only word without an option; NULL: there is none */

@@ -1,16 +1,14 @@
+/* The settings of a checkpoint, and saves. training_resume.c loads it. */
 #include "training_checkpoint.h"
 
 #include <shard/distributed.h>
 
-#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- settings ---- */
 
@@ -33,22 +31,28 @@ shard_status training_checkpoint_set_integer(training_checkpoint *of, const char
     return training_checkpoint_set(of, name, option, when, text);
 }
 
-static shard_status check_settings(const training_checkpoint *of, const shard_metadata *found, const char *path,
-                                   const training_position *at)
+void training_checkpoint_set_missing(training_checkpoint *of, const char *missing)
 {
-    bool trains = of->epoch_steps > 0;
-    for (int i = 0; i < of->count; i++) {
-        const training_setting *own = &of->settings[i];
-        const char *value = shard_metadata_get(found, own->name);
-        value = value ? value : own->missing;
-        bool counts = own->when == TRAINING_ALWAYS || (trains && own->when == TRAINING_GOES_ON) ||
-                      (trains && own->when == TRAINING_WITHIN_EPOCH && at->epoch_step > 0);
-        if (counts && !(value && strcmp(value, own->value) == 0))
-            return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its %s is %s, not %s%s%s", path, own->name,
-                               value ? value : "not known", own->value, own->option ? "; start with the run's own " : "",
-                               own->option ? own->option : "");
-    }
-    return SHARD_OK;
+    if (of->count > 0)
+        of->settings[of->count - 1].missing = missing;
+}
+
+/* Files of older trainers do not say the head's: their tensors tell. */
+static void set_of_head(training_checkpoint *of, const char *name, const char *option, const char *value)
+{
+    training_checkpoint_set(of, name, option, TRAINING_GOES_ON, value);
+    training_checkpoint_set_missing(of, "");
+}
+
+shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head)
+{
+    const training_options *wanted = of->options;
+    training_checkpoint_set(of, "optimizer", "--optimizer", TRAINING_GOES_ON, training_optimizer_name(wanted));
+    set_of_head(of, "head_optimizer", "--head-optimizer", head_optimizer_name(head, wanted));
+    set_of_head(of, "head_dtype", "--head-dtype", shard_dtype_name(head_dtype(head, wanted)));
+    set_of_head(of, "head_rounding", "--head-rounding", head_rounding_name(head));
+    training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, wanted->batch);
+    return training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, wanted->seed);
 }
 
 static shard_metadata *describe(const training_checkpoint *of, const training_position *at)
@@ -93,229 +97,111 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
     return status;
 }
 
-static shard_status save_as(const training_checkpoint *of, const shard_tensors *tensors, const shard_metadata *metadata,
+/* ---- the files of a checkpoint, up to three: with --save-async they are begun together and finished together ---- */
+
+/* Keeps a save that was begun: NULL is one that has failed. */
+static shard_status add_save(training_saves *all, shard_async_save *save)
+{
+    if (!save)
+        return shard_last_status();
+    all->pending[all->count++] = save;
+    return SHARD_OK;
+}
+
+static shard_status finish_saves(training_saves *all)
+{
+    if (all->count == 0)
+        return shard_last_status();
+    double since = progress_clock();
+    for (int i = 0; i < all->count; i++)
+        shard_async_save_finish(all->pending[i]); /* after an error the others only end */
+    all->pause += progress_clock() - since;
+    all->count = 0;
+    all->checkpoints++;
+    all->paused += all->pause;
+    all->longest = all->pause > all->longest ? all->pause : all->longest;
+    all->pause = 0;
+    return shard_last_status();
+}
+
+static shard_status save_as(training_checkpoint *of, const shard_tensors *tensors, const shard_metadata *metadata,
                             const char *name)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", of->options->output, name) >= (int)sizeof path)
         return shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
+    if (of->options->save_async)
+        return add_save(&of->saves, shard_save_async(tensors, path, metadata));
     return shard_save(tensors, path, metadata);
 }
 
-shard_status training_checkpoint_save(const training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
-                                      const training_position *at, bool best)
+static shard_status save_step(training_checkpoint *of, const shard_tensors *tensors, const shard_metadata *metadata, int64_t step)
 {
     const training_options *wanted = of->options;
-    if (!wanted->output)
-        return SHARD_OK;
+    if (wanted->save_async)
+        return add_save(&of->saves,
+                        shard_save_checkpoint_async(tensors, wanted->output, step, metadata, .max_to_keep = wanted->keep));
+    return shard_save_checkpoint(tensors, wanted->output, step, metadata, .max_to_keep = wanted->keep);
+}
+
+static shard_status save_all(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
+                             const training_position *at, bool best)
+{
     shard_metadata *metadata = describe(of, at), *of_model = describe(of, NULL);
     shard_status status = shard_last_status();
-    if (status == SHARD_OK && wanted->keep)
-        status = shard_save_checkpoint(all, wanted->output, at->step, metadata, .max_to_keep = wanted->keep);
-    else if (status == SHARD_OK)
-        status = save_as(of, all, metadata, "checkpoint.safetensors");
+    if (status == SHARD_OK)
+        status =
+            of->options->keep ? save_step(of, all, metadata, at->step) : save_as(of, all, metadata, "checkpoint.safetensors");
     if (status == SHARD_OK && best)
         status = save_as(of, all, metadata, "best.safetensors");
-    if (status == SHARD_OK && best)
+    if (status == SHARD_OK && (best || of->latest_model))
         status = save_as(of, model, of_model, "model.safetensors");
     shard_metadata_destroy(metadata);
     shard_metadata_destroy(of_model);
     return status;
 }
 
-/* ---- the position: each value of a file is checked before it is used ---- */
-
-#define MOST_COUNT ((int64_t)1 << 53) /* the options that determine it */
-
-typedef struct saved_position {
-    training_position at;
-    shard_random_state random;
-} saved_position;
-
-/* The value as text; NULL with the error set. */
-static const char *find_field(const shard_metadata *found, const char *path, const char *name)
+shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
+                                      const training_position *at, bool best)
 {
-    const char *text = shard_metadata_get(found, name);
-    if (!text)
-        shard_error(SHARD_ERROR_FORMAT, "--resume %s: its metadata has no %s; is it a checkpoint.safetensors of --output?", path,
-                    name);
-    return text;
-}
-
-/* Only as it is written: no plus sign, no space. */
-static shard_status read_integer(const shard_metadata *found, const char *path, const char *name, int64_t least, int64_t most,
-                                 int64_t *value)
-{
-    const char *text = find_field(found, path, name);
-    if (!text)
-        return shard_last_status();
-    char *end, again[32];
-    errno = 0;
-    *value = strtoll(text, &end, 10);
-    snprintf(again, sizeof again, "%" PRId64, *value);
-    if (!errno && strcmp(text, again) == 0 && *value >= least && *value <= most)
+    if (!of->options->output)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is \"%s\", not a whole number from %" PRId64 " to %" PRId64, path,
-                       name, text, least, most);
-}
-
-static shard_status read_best(const training_checkpoint *of, const shard_metadata *found, const char *path, double *value)
-{
-    const char *text = find_field(found, path, of->best_name);
-    if (!text)
-        return shard_last_status();
-    char *end;
-    *value = strtod(text, &end);
-    bool number = end != text && !*end && !isspace((unsigned char)*text);
-    if (number && (*value == -1 || (*value >= 0 && *value <= of->most_best)))
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is \"%s\", not -1 or a number from 0 to %g", path, of->best_name,
-                       text, of->most_best);
-}
-
-static shard_status read_position(const training_checkpoint *of, const shard_metadata *found, const char *path,
-                                  saved_position *saved)
-{
-    training_position *at = &saved->at;
-    bool trains = of->epoch_steps > 0;
-    int64_t epochs = of->options->epochs, last_step = trains ? of->epoch_steps : MOST_COUNT;
-    shard_status status = read_integer(found, path, "epoch", 0, MOST_COUNT, &at->epoch);
-    if (status == SHARD_OK && trains && at->epoch > epochs)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its epoch is %" PRId64 ", and --epochs %" PRId64 " ends before it",
-                           path, at->epoch, epochs);
+    shard_status status = finish_saves(&of->saves);
+    double since = progress_clock();
     if (status == SHARD_OK)
-        status = read_integer(found, path, "epoch_step", 0, MOST_COUNT, &at->epoch_step);
-    if (status == SHARD_OK)
-        status = check_settings(of, found, path, at);
-    if (status == SHARD_OK) /* steps of batches of this size */
-        status = read_integer(found, path, "epoch_step", 0, last_step, &at->epoch_step);
-    if (status == SHARD_OK) /* each epoch before it had at least one step */
-        status =
-            read_integer(found, path, "step", at->epoch + at->epoch_step, at->epoch ? MOST_COUNT : at->epoch_step, &at->step);
-    if (status == SHARD_OK)
-        status = read_best(of, found, path, &at->best);
-    if (status == SHARD_OK)
-        status = read_integer(found, path, "random_seed", INT64_MIN, INT64_MAX, &saved->random.seed);
-    if (status == SHARD_OK)
-        status = read_integer(found, path, "random_draw", 0, MOST_COUNT, &saved->random.next_draw);
+        status = save_all(of, all, model, at, best);
+    of->saves.pause += progress_clock() - since;
     return status;
 }
 
-/* ---- resuming ---- */
-
-/* An optimizer's count of steps, which would overflow as an integer. */
-static shard_status check_counts(const shard_tensors *loaded, const char *path, int64_t steps)
+shard_status training_checkpoint_poll(training_checkpoint *of)
 {
-    for (int64_t i = 0; i < shard_tensors_count(loaded); i++) {
-        const char *name = shard_tensors_name(loaded, i);
-        size_t length = strlen(name);
-        if (length < 5 || strcmp(name + length - 5, ".step") != 0 || shard_numel(shard_tensors_at(loaded, i)) != 1)
-            continue;
-        double value = shard_item(shard_tensors_at(loaded, i));
-        if (shard_last_status() == SHARD_OK && !(value >= 0 && value <= (double)steps))
-            return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is %.0f, not a count from 0 to %" PRId64, path, name,
-                               value, steps);
-    }
-    return shard_last_status();
-}
-
-static shard_status resume_file(const training_checkpoint *of, const shard_tensors *tensors, const char *path,
-                                training_position *at, progress *shown)
-{
-    saved_position saved = {.at.best = -1};
-    shard_metadata *found = NULL;
-    shard_tensors_destroy(shard_inspect(path, &found));
-    if (found)
-        read_position(of, found, path, &saved);
-    shard_metadata_destroy(found);
-    shard_status status = shard_agree(shard_world()); /* a rank alone may have read other bytes */
-    bool validates = of->epoch_steps == 0;
-    if (status == SHARD_OK)
-        status = shard_load(tensors, path, .allow_unexpected = validates, .convert = validates);
-    if (status == SHARD_OK)
-        status = check_counts(tensors, path, saved.at.step);
-    if (status != SHARD_OK)
-        return status;
-    *at = saved.at;
-    shard_set_random_state(saved.random);
-    progress_say(shown, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, at->epoch, at->step);
-    return SHARD_OK;
-}
-
-/* Whether all ranks see the file; an error if some do. */
-static shard_status is_there(const char *path, bool *there)
-{
-    int64_t seen = access(path, F_OK) == 0, ranks = shard_group_size(shard_world());
-    SHARD_SCOPE
-    {
-        shard_tensor *count = shard_from_host(&seen, SHARD_SCALAR, .dtype = SHARD_INT64);
-        shard_all_reduce(count, SHARD_SUM, shard_world());
-        seen = (int64_t)shard_item(count);
-    }
-    *there = seen == ranks;
-    if (shard_last_status() == SHARD_OK && seen > 0 && seen < ranks)
-        return shard_error(SHARD_ERROR_IO,
-                           "--resume auto: %s is there for %" PRId64 " of %" PRId64
-                           " ranks; ranks on several hosts need a file system that they share",
-                           path, seen, ranks);
-    return shard_last_status();
-}
-
-/* The newest step's that is not damaged; *damaged: how many were. */
-static shard_status resume_step(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
-                                progress *shown, int64_t *damaged)
-{
-    char path[PATH_MAX];
-    for (int64_t step = INT64_MAX; step >= 0 && !*resumed;) {
-        shard_status status = shard_latest_checkpoint(of->options->output, step, &step, path, sizeof path);
-        if (status == SHARD_OK && step >= 0) {
-            status = resume_file(of, tensors, path, at, shown);
-            *resumed = status == SHARD_OK;
-        }
-        if (status != SHARD_OK && status != SHARD_ERROR_FORMAT)
+    training_saves *all = &of->saves;
+    if (all->count == 0)
+        return SHARD_OK;
+    double since = progress_clock();
+    bool done = true;
+    for (int i = 0; i < all->count; i++) { /* each of them, as a poll also lets its save go on */
+        bool written;
+        shard_status status = shard_async_save_poll(all->pending[i], &written);
+        if (status != SHARD_OK)
             return status;
-        if (status == SHARD_ERROR_FORMAT) {
-            progress_say(shown, "%s; taking an older checkpoint", shard_last_error());
-            shard_clear_error();
-            ++*damaged;
-        }
+        done = done && written;
     }
-    return SHARD_OK;
+    all->pause += progress_clock() - since;
+    return done ? finish_saves(all) : SHARD_OK;
 }
 
-static shard_status resume_auto(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
-                                progress *shown)
+shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown)
 {
-    const char *output = of->options->output;
-    int64_t damaged = 0;
-    bool there = false;
-    char path[PATH_MAX];
-    shard_status status = resume_step(of, tensors, at, resumed, shown, &damaged);
-    if (status != SHARD_OK || *resumed)
-        return status;
-    if (snprintf(path, sizeof path, "%s/checkpoint.safetensors", output) < (int)sizeof path)
-        status = is_there(path, &there);
-    if (status == SHARD_OK && there) {
-        status = resume_file(of, tensors, path, at, shown);
-        *resumed = status == SHARD_OK;
-        return status;
-    }
-    if (status == SHARD_OK && damaged)
-        return shard_error(SHARD_ERROR_FORMAT,
-                           "--resume auto: each of the %" PRId64 " checkpoints in %s is damaged; remove them to begin anew",
-                           damaged, output);
-    if (status == SHARD_OK)
-        progress_say(shown, "no checkpoint in %s: training begins", output);
+    shard_status status = finish_saves(&of->saves);
+    if (status == SHARD_OK && of->saves.checkpoints > 0)
+        progress_say(shown, "%" PRId64 " checkpoints in the background: training waited for %.3f s, for %.3f s at most",
+                     of->saves.checkpoints, of->saves.paused, of->saves.longest);
     return status;
 }
 
-shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,
-                                        bool *resumed, progress *shown)
+void training_checkpoint_close(training_checkpoint *of)
 {
-    *resumed = false;
-    if (training_resumes_auto(of->options))
-        return resume_auto(of, tensors, at, resumed, shown);
-    shard_status status = resume_file(of, tensors, of->options->resume, at, shown);
-    *resumed = status == SHARD_OK;
-    return status;
+    finish_saves(&of->saves);
 }

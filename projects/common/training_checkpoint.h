@@ -1,6 +1,6 @@
 /*
- * --output, --keep and --resume: the checkpoints of a run. Next to the tensors a file has the position, the random state, and the
- * settings that both depend on; a run that goes on must have the same settings.
+ * --output, --keep, --save-async and --resume: the checkpoints of a run. Next to the tensors a file has the position, the random
+ * state, and the settings that both depend on; a run that goes on must have the same settings.
  */
 #ifndef COMMON_TRAINING_CHECKPOINT_H
 #define COMMON_TRAINING_CHECKPOINT_H
@@ -30,11 +30,20 @@ typedef struct training_setting {
     const char *name;   /* in the metadata */
     const char *option; /* that sets it, for the error; NULL: none */
     training_when when;
-    const char *missing; /* its value in files without it; NULL: such a file is refused */
+    const char *missing; /* its value in files without it; "": any; NULL: such a file is refused */
     char value[64];
 } training_setting;
 
 #define TRAINING_MOST_SETTINGS 24
+
+/* --save-async: the files of a checkpoint that are written in the background, and what saves cost. */
+typedef struct training_saves {
+    shard_async_save *pending[3];
+    int count;
+    int64_t checkpoints;
+    double paused, longest; /* seconds that training waited for saves in all, and for one */
+    double pause;           /* of the checkpoint that is pending */
+} training_saves;
 
 /* The settings of a run that its checkpoints have. */
 typedef struct training_checkpoint {
@@ -42,8 +51,11 @@ typedef struct training_checkpoint {
     const char *best_name; /* of position.best in the metadata, "best_top1" */
     double most_best;      /* its largest value, 100 for percent */
     int64_t epoch_steps;   /* steps of an epoch; 0: the run only validates */
+    bool latest_model;     /* the run never validates: each save writes model.safetensors */
+    const char *otherwise; /* the end of the error about another setting: other ways to go on; NULL: none */
     training_setting settings[TRAINING_MOST_SETTINGS];
     int count;
+    training_saves saves;
 } training_checkpoint;
 
 /* Add a setting; those beyond TRAINING_MOST_SETTINGS are an error (ARGUMENT). */
@@ -52,18 +64,35 @@ shard_status training_checkpoint_set(training_checkpoint *of, const char *name, 
 shard_status training_checkpoint_set_integer(training_checkpoint *of, const char *name, const char *option, training_when when,
                                              int64_t value);
 
+/* Sets `missing` of the setting that was added last. */
+void training_checkpoint_set_missing(training_checkpoint *of, const char *missing);
+
+/* Adds those of training_options.h: the optimizers, the final layer's dtype, --batch-size and --seed. */
+shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
+
 /* Makes the --output folder if it does not exist; does nothing without --output. With --keep, and without --resume auto, it
  * must have no checkpoint of a later step than `at`, where the run begins. Collective over the world. */
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
- * model's tensors alone as model.safetensors with the settings that are not about training. Does nothing without --output.
- * Collective over the world. */
-shard_status training_checkpoint_save(const training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
+ * model's tensors alone as model.safetensors with the settings that are not about training. With --save-async the files are
+ * begun, and the tensors may change. Does nothing without --output. Collective over the world. */
+shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best);
 
+/* Between two steps: finishes the save that --save-async has begun, if its values are written. Collective over the world. */
+shard_status training_checkpoint_poll(training_checkpoint *of);
+
+/* At the end of training: waits for that save, and says for how long training waited in all. Collective over the world. */
+shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown);
+
+/* After an error: gives the pending save up. Collective over the world. */
+void training_checkpoint_close(training_checkpoint *of);
+
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.
- * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. Errors: ARGUMENT, another
+ * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. The state of the gradient
+ * scaler
+ * ("scaler.") begins anew if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another
  * setting; FORMAT, a damaged file, with auto all of them; those of shard_load. Collective over the world. */
 shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,
                                         bool *resumed, progress *shown);

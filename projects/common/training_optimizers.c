@@ -1,5 +1,7 @@
 #include "training_optimizers.h"
 
+#include "training_loss.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -14,7 +16,7 @@ typedef struct precision {
 
 static precision choose_precision(const training_options *wanted, const head_options *head)
 {
-    if (head->dtype != SHARD_BFLOAT16)
+    if (head_dtype(head, wanted) != SHARD_BFLOAT16)
         return (precision){.state_dtype = -1};
     bool stochastic = head->rounding == SHARD_ROUNDING_STOCHASTIC;
     return (precision){(shard_rounding)head->rounding, (uint64_t)wanted->seed, stochastic ? -1 : SHARD_FLOAT32};
@@ -82,12 +84,33 @@ static shard_status make_schedule(training_optimizers *made, const training_opti
     return SHARD_OK;
 }
 
+/* Row-wise state needs whole rows, which an even partition cuts. */
+static shard_optimizer *partition(const training_options *wanted, shard_optimizer *optimizer, bool layerwise, bool rowwise)
+{
+    /* Steps in backward, unless all gradients are needed first. */
+    bool skips = wanted->amp == SHARD_FLOAT16 || wanted->non_finite == TRAINING_SKIP;
+    bool overlap = wanted->clip_grad == 0 && !skips && !layerwise;
+    if (!wanted->zero)
+        return optimizer;
+    return shard_zero_optimizer(optimizer, .stage = wanted->zero, .overlap = overlap, .bucket_mib = wanted->bucket_mib,
+                                .partition = rowwise ? SHARD_ZERO_WHOLE : SHARD_ZERO_EVEN);
+}
+
+static void make_scaler(training_optimizers *made, const training_options *wanted)
+{
+    if (wanted->amp == SHARD_FLOAT16)
+        made->scaler = shard_grad_scaler_create();
+    else if (wanted->non_finite == TRAINING_SKIP)
+        made->scaler = shard_grad_scaler_create(.init_scale = 1, .growth_interval = INT64_MAX);
+}
+
 shard_status training_optimizers_open(training_optimizers *made, const training_options *wanted, const head_options *head,
                                       const shard_tensors *parameters, const char *head_prefix, int64_t epoch_steps)
 {
     bool own = head->optimizer != HEAD_SAME || head->lr > 0;
+    bool layerwise = wanted->optimizer == TRAINING_LARS || wanted->optimizer == TRAINING_LAMB;
     precision p = choose_precision(wanted, head);
-    *made = (training_optimizers){.count = own ? 2 : 1, .clip_grad = wanted->clip_grad};
+    *made = (training_optimizers){.options = wanted, .count = own ? 2 : 1, .clip_grad = wanted->clip_grad};
     shard_status status = make_schedule(made, wanted, epoch_steps);
     if (status != SHARD_OK)
         return status;
@@ -103,11 +126,18 @@ shard_status training_optimizers_open(training_optimizers *made, const training_
     made->of[1] = own ? choose_of_head(wanted, head, p, last) : NULL;
     shard_tensors_destroy(body);
     shard_tensors_destroy(last);
+    made->of[0] = partition(wanted, made->of[0], layerwise, false);
+    if (own)
+        made->of[1] = partition(wanted, made->of[1], head_is_layerwise(head, wanted), head->optimizer >= HEAD_ROWWISE_ADAGRAD);
+    make_scaler(made, wanted);
     return shard_last_status();
 }
 
 void training_optimizers_close(training_optimizers *made)
 {
+    shard_grad_scaler_destroy(made->scaler);
+    shard_tensors_destroy(made->buffers);
+    shard_tensors_destroy(made->kept);
     for (int i = 0; i < 2; i++)
         shard_optimizer_destroy(made->of[i]);
     *made = (training_optimizers){0};
@@ -125,19 +155,41 @@ double training_optimizers_set_lr(training_optimizers *made, int64_t step)
 
 shard_status training_optimizers_step(training_optimizers *made)
 {
-    if (made->clip_grad > 0)
+    for (int i = 0; i < made->count; i++)
+        shard_grad_scaler_unscale(made->scaler, made->of[i]);
+    made->skipped = shard_grad_scaler_overflowed(made->scaler) || made->lost_somewhere;
+    made->skipped_steps += made->skipped;
+    if (!made->skipped && made->clip_grad > 0)
         shard_clip_grad_norm_of(made->of, made->count, made->clip_grad, NULL);
     for (int i = 0; i < made->count; i++)
-        shard_step(made->of[i]);
-    return shard_last_status();
+        if (made->skipped)
+            shard_optimizer_zero_grad(made->of[i]);
+        else
+            shard_grad_scaler_step(made->scaler, made->of[i]);
+    shard_grad_scaler_update(made->scaler);
+    if (made->scaler && made->options->amp != SHARD_FLOAT16)
+        shard_grad_scaler_set_scale(made->scaler, 1);
+    return made->skipped ? training_loss_restore(made) : shard_last_status();
+}
+
+static void add_state(shard_tensors *all, const char *prefix, shard_tensors *state)
+{
+    shard_tensors_extend(all, prefix, state);
+    shard_tensors_destroy(state);
 }
 
 shard_status training_optimizers_add_state(const training_optimizers *made, shard_tensors *all, const char *prefix)
 {
-    for (int i = 0; i < made->count; i++) {
-        shard_tensors *state = shard_optimizer_state_dict(made->of[i]);
-        shard_tensors_extend(all, prefix, state);
-        shard_tensors_destroy(state);
-    }
+    for (int i = 0; i < made->count; i++)
+        add_state(all, prefix, shard_optimizer_state_dict(made->of[i]));
+    if (made->scaler && made->options->amp == SHARD_FLOAT16)
+        add_state(all, TRAINING_SCALER, shard_grad_scaler_state_dict(made->scaler));
     return shard_last_status();
+}
+
+shard_tensors *training_collect(shard_module *model, const training_optimizers *made)
+{
+    shard_tensors *all = shard_state_dict(model);
+    training_optimizers_add_state(made, all, TRAINING_OPTIMIZER);
+    return all;
 }

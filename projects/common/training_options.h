@@ -1,5 +1,5 @@
 /*
- * The options that every trainer has: fields for its struct, and rows for its table of options (command_line.h).
+ * The options that trainers share: fields for a trainer's struct, and rows for its table of options (command_line.h).
  *
  *     typedef struct options {
  *         training_options training;
@@ -13,6 +13,8 @@
  *         ...
  *     };
  *     static const options defaults = {.training = {.epochs = 90, .batch = 256, ...}, .head = HEAD_DEFAULTS};
+ *
+ * A trainer has the rows whose options it honours; the fields of the others stay 0.
  */
 #ifndef COMMON_TRAINING_OPTIONS_H
 #define COMMON_TRAINING_OPTIONS_H
@@ -22,7 +24,6 @@
 #include <shard/nn.h>
 #include <shard/optim.h>
 
-#include <math.h>
 #include <stddef.h>
 
 typedef enum training_optimizer {
@@ -33,8 +34,15 @@ typedef enum training_optimizer {
     TRAINING_LAMB
 } training_optimizer;
 
+/* A step whose loss is not finite ends the run, or is skipped. */
+typedef enum training_policy { TRAINING_STOP = 0, TRAINING_SKIP } training_policy;
+
 typedef struct training_options {
     const char *device;
+    int dtype; /* shard_dtype, of a trainer that has a --dtype of its own */
+    int amp;   /* shard_dtype; float32: not mixed */
+    int zero;  /* stage; 0: none */
+    double bucket_mib;
     int64_t epochs, steps, batch;
     int optimizer; /* training_optimizer */
     double lr, momentum, weight_decay, clip_grad;
@@ -42,9 +50,13 @@ typedef struct training_options {
     int lr_schedule; /* shard_schedule_kind */
     int64_t lr_step_size, warmup_steps;
     double warmup_epochs;
+    int non_finite; /* training_policy */
     int64_t seed;
+    bool evaluate;
+    int64_t val_interval, check_replicas;
     const char *output, *resume, *metrics, *tensorboard;
     int64_t save_every, keep, print_freq;
+    bool save_async;
     bool memory_report;
 } training_options;
 
@@ -58,10 +70,12 @@ typedef enum head_optimizer {
     HEAD_ROWWISE_ADAM,
 } head_optimizer;
 
+#define HEAD_DTYPE_SAME (-1) /* --head-dtype: as training_options.dtype */
+
 typedef struct head_options {
     bool enable_model_parallel;
     int64_t model_parallel_size;
-    int dtype;     /* shard_dtype */
+    int dtype;     /* shard_dtype, or HEAD_DTYPE_SAME; head_dtype reads it */
     int rounding;  /* shard_rounding, of a 16-bit weight */
     int optimizer; /* head_optimizer */
     double lr;     /* 0: as the run's */
@@ -75,170 +89,38 @@ extern const command_choice training_optimizer_choices[], training_schedule_choi
     {                                                                                                                            \
         .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.1                                              \
     }
+#define TRAINING_BUCKET_MIB 25 /* the default of --bucket-mib */
 
-/* type: the struct; field: its training_options; samples: their name, "images". */
-#define TRAINING_AT(type, field, of) .offset = offsetof(type, field.of)
+/* ---- rows of a table; type: the struct, field: its training_options or head_options ---- */
 
-#define TRAINING_ROWS(type, field, samples)                                                                                      \
-    {COMMAND_WHOLE, "epochs",   "passes over the training " samples, "N", TRAINING_AT(type, field, epochs),                      \
-     .least = 1,    .most = 1e9},                                                                                                \
-        {COMMAND_WHOLE,                                                                                                          \
-         "steps",                                                                                                                \
-         "stop after N steps, counted from the first start on; 0: go by --epochs only. The schedule of the learning rate "       \
-         "always "                                                                                                               \
-         "goes by --epochs",                                                                                                     \
-         "N",                                                                                                                    \
-         TRAINING_AT(type, field, steps),                                                                                        \
-         .most = COMMAND_MOST_WHOLE},                                                                                            \
-        {COMMAND_WHOLE, "batch-size",  samples " of a step, of all ranks together",                                              \
-         "N",           .letter = 'b', TRAINING_AT(type, field, batch),                                                          \
-         .least = 1,    .most = 1e9},                                                                                            \
-        {COMMAND_CHOICE,                                                                                                         \
-         "optimizer",                                                                                                            \
-         "sgd, adam, adamw, lars or lamb",                                                                                       \
-         "KIND",                                                                                                                 \
-         TRAINING_AT(type, field, optimizer),                                                                                    \
-         .choices = training_optimizer_choices},                                                                                 \
-        {COMMAND_NUMBER,                                                                                                         \
-         "clip-grad",                                                                                                            \
-         "scale gradients down so that their norm is at most X; 0: do not",                                                      \
-         "X",                                                                                                                    \
-         TRAINING_AT(type, field, clip_grad),                                                                                    \
-         .most = INFINITY},                                                                                                      \
-        {COMMAND_NUMBER, "lr", "learning rate", "X", "learning-rate", TRAINING_AT(type, field, lr), .most = INFINITY},           \
-        {COMMAND_CHOICE,                                                                                                         \
-         "lr-schedule",                                                                                                          \
-         "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant",                                  \
-         "KIND",                                                                                                                 \
-         TRAINING_AT(type, field, lr_schedule),                                                                                  \
-         .choices = training_schedule_choices},                                                                                  \
-        {COMMAND_WHOLE,                                                                                                          \
-         "lr-step-size",                                                                                                         \
-         "epochs between the steps of the step schedule",                                                                        \
-         "N",                                                                                                                    \
-         TRAINING_AT(type, field, lr_step_size),                                                                                 \
-         .least = 1,                                                                                                             \
-         .most = 1e9},                                                                                                           \
-        {COMMAND_NUMBER,                                                                                                         \
-         "warmup-epochs",                                                                                                        \
-         "the learning rate rises linearly over the first X epochs",                                                             \
-         "X",                                                                                                                    \
-         TRAINING_AT(type, field, warmup_epochs),                                                                                \
-         .most = 1e9},                                                                                                           \
-        {COMMAND_WHOLE,                                                                                                          \
-         "warmup-steps",                                                                                                         \
-         "the same in steps; counts if it is not 0",                                                                             \
-         "N",                                                                                                                    \
-         TRAINING_AT(type, field, warmup_steps),                                                                                 \
-         .most = COMMAND_MOST_WHOLE},                                                                                            \
-        {COMMAND_NUMBER, "momentum", "momentum of SGD and LARS", "X", TRAINING_AT(type, field, momentum), .most = 0.9999},       \
-        {COMMAND_FLAG, "nesterov", "Nesterov's momentum", TRAINING_AT(type, field, nesterov)},                                   \
-        {COMMAND_NUMBER,                                                                                                         \
-         "wd",                                                                                                                   \
-         "weight decay; not for biases and other vectors",                                                                       \
-         "X",                                                                                                                    \
-         "weight-decay",                                                                                                         \
-         TRAINING_AT(type, field, weight_decay),                                                                                 \
-         .most = INFINITY},                                                                                                      \
+extern const command_option training_rows[], training_device_rows[], training_computing_rows[], training_non_finite_rows[],
+    training_validation_rows[], training_file_rows[], training_save_async_rows[], training_check_replicas_rows[], head_rows[];
+
+#define TRAINING_TABLE(type, field, table, text)                                                                                 \
     {                                                                                                                            \
-        COMMAND_WHOLE, "seed", "of the initial values and of the order of the " samples, "N", TRAINING_AT(type, field, seed),    \
-            .most = COMMAND_MOST_WHOLE                                                                                           \
+        COMMAND_ROWS, text, NULL, .rows = (table), .offset = offsetof(type, field)                                               \
     }
 
-#define TRAINING_FILE_ROWS(type, field)                                                                                          \
-    {COMMAND_TEXT, "output",                                                                                                     \
-     "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without "    \
-     "the optimizer); made if it is not there",                                                                                  \
-     "DIR", TRAINING_AT(type, field, output)},                                                                                   \
-        {COMMAND_WHOLE,                                                                                                          \
-         "save-every",                                                                                                           \
-         "steps between checkpoints; 0: after each epoch only",                                                                  \
-         "N",                                                                                                                    \
-         TRAINING_AT(type, field, save_every),                                                                                   \
-         .most = COMMAND_MOST_WHOLE},                                                                                            \
-        {COMMAND_WHOLE,                                                                                                          \
-         "keep",                                                                                                                 \
-         "checkpoints that stay, the newest, as DIR/step-000120/checkpoint.safetensors; 0: one, DIR/checkpoint.safetensors",     \
-         "N",                                                                                                                    \
-         TRAINING_AT(type, field, keep),                                                                                         \
-         .most = COMMAND_MOST_WHOLE},                                                                                            \
-        {COMMAND_TEXT,                                                                                                           \
-         "resume",                                                                                                               \
-         "go on from a checkpoint, on any number of ranks; auto: from the newest whole one in --output's DIR, and from the "     \
-         "beginning if there is none",                                                                                           \
-         "FILE",                                                                                                                 \
-         TRAINING_AT(type, field, resume),                                                                                       \
-         .same = COMMAND_SAME_PRESENCE},                                                                                         \
-        {COMMAND_TEXT,                                                                                                           \
-         "metrics",                                                                                                              \
-         "write one JSON object a line for each step and validation",                                                            \
-         "FILE",                                                                                                                 \
-         TRAINING_AT(type, field, metrics),                                                                                      \
-         .same = COMMAND_SAME_PRESENCE},                                                                                         \
-        {COMMAND_TEXT,                                                                                                           \
-         "tensorboard",                                                                                                          \
-         "write the same numbers for TensorBoard into a folder, which is made if it is not there",                               \
-         "DIR",                                                                                                                  \
-         TRAINING_AT(type, field, tensorboard),                                                                                  \
-         .same = COMMAND_SAME_PRESENCE},                                                                                         \
-        {COMMAND_FLAG, "memory-report", "print what the library's memory is used for at the end: the most of any rank",          \
-         TRAINING_AT(type, field, memory_report)},                                                                               \
-    {                                                                                                                            \
-        COMMAND_WHOLE, "print-freq", "steps between printed lines, where there is no terminal", "N",                             \
-            .letter = 'p', TRAINING_AT(type, field, print_freq), .same = COMMAND_SAME_NOT, .least = 1,                           \
-            .most = COMMAND_MOST_WHOLE                                                                                           \
-    }
+/* --epochs to --seed: training_optimizers.h and training_checkpoint.h honour them. samples: their name, "images". */
+#define TRAINING_ROWS(type, field, samples) TRAINING_TABLE(type, field, training_rows, samples)
+/* --device */
+#define TRAINING_DEVICE_ROW(type, field) TRAINING_TABLE(type, field, training_device_rows, "")
+/* --enable-amp-mode, of which the trainer calls SHARD_AUTOCAST; --enable-zero-optim and --bucket-mib */
+#define TRAINING_COMPUTING_ROWS(type, field) TRAINING_TABLE(type, field, training_computing_rows, "")
+/* --non-finite: training_loss.h */
+#define TRAINING_NON_FINITE_ROW(type, field) TRAINING_TABLE(type, field, training_non_finite_rows, "")
+/* --evaluate and --val-interval. models: the options that give the model, "--resume" */
+#define TRAINING_VALIDATION_ROWS(type, field, models) TRAINING_TABLE(type, field, training_validation_rows, models)
+/* --output to --print-freq */
+#define TRAINING_FILE_ROWS(type, field) TRAINING_TABLE(type, field, training_file_rows, "")
+/* --save-async: training_loop.h, or training_checkpoint_poll and training_checkpoint_finish */
+#define TRAINING_SAVE_ASYNC_ROW(type, field) TRAINING_TABLE(type, field, training_save_async_rows, "")
+/* --check-replicas: training_loop.h */
+#define TRAINING_CHECK_REPLICAS_ROW(type, field) TRAINING_TABLE(type, field, training_check_replicas_rows, "")
+/* --enable-model-parallel, --model-parallel-size, --head-dtype to --head-stash */
+#define HEAD_ROWS(type, field) TRAINING_TABLE(type, field, head_rows, "")
 
-#define TRAINING_DEVICE_ROW(type, field)                                                                                         \
-    {                                                                                                                            \
-        COMMAND_TEXT, "device",                                                                                                  \
-            "cpu; cuda, this rank's GPU of its machine; cuda:N. Without it what SHARD_DEVICE says, else cpu", "DEVICE",          \
-            TRAINING_AT(type, field, device), .same = COMMAND_SAME_NOT                                                           \
-    }
-
-#define HEAD_ROWS(type, field)                                                                                                   \
-    {COMMAND_FLAG, "enable-model-parallel", "split the final layer over ranks",                                                  \
-     TRAINING_AT(type, field, enable_model_parallel)},                                                                           \
-        {COMMAND_WHOLE,                                                                                                          \
-         "model-parallel-size",                                                                                                  \
-         "ranks that one final layer is split over; 0: all. The rest is data parallel",                                          \
-         "N",                                                                                                                    \
-         TRAINING_AT(type, field, model_parallel_size),                                                                          \
-         .most = 1e6},                                                                                                           \
-        {COMMAND_CHOICE,                                                                                                         \
-         "head-dtype",                                                                                                           \
-         "of its weight: bfloat16 takes half the memory",                                                                        \
-         "DTYPE",                                                                                                                \
-         TRAINING_AT(type, field, dtype),                                                                                        \
-         .choices = head_dtype_choices},                                                                                         \
-        {COMMAND_CHOICE,                                                                                                         \
-         "head-rounding",                                                                                                        \
-         "how steps round a weight of bfloat16. nearest: small steps are lost; stochastic: up or down at random, right in the "  \
-         "mean; kahan: the rest is kept in a second weight of bfloat16",                                                         \
-         "KIND",                                                                                                                 \
-         TRAINING_AT(type, field, rounding),                                                                                     \
-         .choices = head_rounding_choices},                                                                                      \
-        {COMMAND_CHOICE,                                                                                                         \
-         "head-optimizer",                                                                                                       \
-         "its own optimizer. sgd: without momentum; momentum: SGD with --momentum; adamw; rowwise-adagrad and rowwise-adam: "    \
-         "one "                                                                                                                  \
-         "second moment for each class; same: as --optimizer",                                                                   \
-         "KIND",                                                                                                                 \
-         TRAINING_AT(type, field, optimizer),                                                                                    \
-         .choices = head_optimizer_choices},                                                                                     \
-        {COMMAND_NUMBER,                                                                                                         \
-         "head-lr",                                                                                                              \
-         "its own learning rate, with the run's schedule; 0: as --lr",                                                           \
-         "X",                                                                                                                    \
-         TRAINING_AT(type, field, lr),                                                                                           \
-         .most = INFINITY},                                                                                                      \
-    {                                                                                                                            \
-        COMMAND_NUMBER, "head-stash",                                                                                            \
-            "its loss keeps exponentials for its backward in at most this part of the bytes of its weight; 0: none, and all "    \
-            "are "                                                                                                               \
-            "computed again",                                                                                                    \
-            "X", TRAINING_AT(type, field, stash), .most = 1e9                                                                    \
-    }
+/* ---- their meaning ---- */
 
 /* Whether it is --resume auto. */
 bool training_resumes_auto(const training_options *wanted);
@@ -252,5 +134,18 @@ const char *training_optimizer_name(const training_options *wanted);
 
 /* "sgd", "momentum", ...: of the optimizer that steps the final layer, whichever option says so; static. */
 const char *head_optimizer_name(const head_options *head, const training_options *wanted);
+
+/* "none" for a weight that is not of 16 bits; static. */
+const char *head_rounding_name(const head_options *head);
+
+/* The dtype of the final layer's weight. */
+shard_dtype head_dtype(const head_options *head, const training_options *wanted);
+
+/* The type of SHARD_AUTOCAST for the final layer and its loss: float32 for a weight of bfloat16, of which a product in another
+ * 16-bit type would need a copy; else that of --enable-amp-mode. */
+shard_dtype head_autocast(const head_options *head, const training_options *wanted);
+
+/* Whether the final layer's optimizer needs norms of whole layers. */
+bool head_is_layerwise(const head_options *head, const training_options *wanted);
 
 #endif

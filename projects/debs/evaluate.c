@@ -2,6 +2,7 @@
 #include "trainer.h"
 
 #include "interrupt.h"
+#include "training_run.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -71,7 +72,7 @@ shard_status evaluate(trainer *run, measures *whole, bool *interrupted)
             local_points += count;
             signals = interrupt_signal() != 0;
             if (status == SHARD_OK)
-                status = trainer_sum(&signals, 1);
+                status = training_sum(&signals, 1);
             snprintf(text, sizeof text, "P@1 %.2f", measures_precision(whole, 0)); /* of the first rank's model group */
             progress_step(&run->progress, "Validation", ++done, steps, text);
         }
@@ -79,6 +80,6 @@ shard_status evaluate(trainer *run, measures *whole, bool *interrupted)
     shard_module_set_training(run->network, true);
     *interrupted = signals > 0;
     if (status == SHARD_OK && !*interrupted)
-        status = trainer_sum((double *)whole, MEASURES_NUMBERS);
+        status = training_sum((double *)whole, MEASURES_NUMBERS);
     return status == SHARD_OK && !*interrupted ? report(run, whole, local_points, progress_clock() - begun) : status;
 }

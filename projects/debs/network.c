@@ -42,7 +42,7 @@ static shard_status set_prior(shard_module *classifier, const xmc_data *train, s
 
 shard_module *network_make(const options *wanted, const xmc_data *train, shard_group *group)
 {
-    shard_dtype dtype = (shard_dtype)wanted->head.dtype;
+    shard_dtype dtype = head_dtype(&wanted->head, &wanted->training);
     shard_module *network = shard_module_create(&network_type, NULL), *hidden = shard_nn_sequential_of(0, NULL);
     shard_module *table = shard_nn_embedding(train->features, wanted->hidden, -1);
     if (table) /* rows of norm 1, so that a few steps move those of a rare feature */

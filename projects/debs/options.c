@@ -12,21 +12,24 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Computing", NULL},
     TRAINING_DEVICE_ROW(options, training),
+    TRAINING_COMPUTING_ROWS(options, training),
 
     {COMMAND_HEADING, "Final layer", NULL},
     HEAD_ROWS(options, head),
 
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "points"),
+    TRAINING_NON_FINITE_ROW(options, training),
 
     {COMMAND_HEADING, "Validation and files", NULL},
-    {COMMAND_FLAG, "evaluate", "only validate the model of --resume", .letter = 'e', AT(evaluate)},
-    {COMMAND_WHOLE, "val-interval", "epochs between validations on DIR/test.txt; 0: never", "N", AT(val_interval), .most = 1e9},
+    TRAINING_VALIDATION_ROWS(options, training, "--resume"),
     {COMMAND_NUMBER, "propensity-a", "A of the propensities: 0.55; 0.5 for Wikipedia, 0.6 for Amazon", "X", AT(propensity_a),
      .most = 100},
     {COMMAND_NUMBER, "propensity-b", "B of the propensities: 1.5; 0.4 for Wikipedia, 2.6 for Amazon", "X", AT(propensity_b),
      .most = 100},
     TRAINING_FILE_ROWS(options, training),
+    TRAINING_SAVE_ASYNC_ROW(options, training),
+    TRAINING_CHECK_REPLICAS_ROW(options, training),
     {COMMAND_HELP, "help", "print this", .letter = 'h', AT(help)},
 };
 
@@ -36,19 +39,20 @@ static const options defaults = {
     .dropout = 0.3,
     .propensity_a = 0.55,
     .propensity_b = 1.5,
-    .training = {.epochs = 10,
+    .training = {.bucket_mib = TRAINING_BUCKET_MIB,
+                 .epochs = 10,
                  .batch = 256,
                  .optimizer = TRAINING_ADAM,
                  .lr = 0.001,
                  .momentum = 0.9,
                  .lr_schedule = SHARD_SCHEDULE_COSINE,
                  .lr_step_size = 30,
+                 .val_interval = 1,
                  .print_freq = 10},
     .head = HEAD_DEFAULTS,
-    .val_interval = 1,
 };
 
-static const command_line line = {
+const command_line options_line = {
     .options = table,
     .count = (int)(sizeof table / sizeof *table),
     .defaults = &defaults,
@@ -64,8 +68,9 @@ static const command_line line = {
     .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
 };
 
-static shard_status check(const options *parsed)
+shard_status options_check(void *values)
 {
+    const options *parsed = values;
     shard_status status = training_options_check(&parsed->training);
     if (status == SHARD_OK)
         status = head_options_check(&parsed->head, &parsed->training);
@@ -73,26 +78,7 @@ static shard_status check(const options *parsed)
         return status;
     if (!parsed->directory)
         return shard_error(SHARD_ERROR_ARGUMENT, "give a DIR with train.txt and test.txt; see --help");
-    if (parsed->evaluate && (!parsed->training.resume || training_resumes_auto(&parsed->training)))
+    if (parsed->training.evaluate && !parsed->training.resume)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume its FILE");
-    if (parsed->evaluate && parsed->training.output)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate writes no checkpoint: leave --output out");
     return SHARD_OK;
-}
-
-shard_status options_parse(options *parsed, int argc, char **argv)
-{
-    bool help;
-    shard_status status = command_line_read(&line, parsed, argc, argv, &help);
-    return status == SHARD_OK && !help ? check(parsed) : status;
-}
-
-shard_status options_agree(const options *own)
-{
-    return command_line_agree(&line, own);
-}
-
-void options_print_help(FILE *file)
-{
-    command_line_print_help(&line, file);
 }

@@ -4,25 +4,19 @@
 
 #include "training_options.h"
 
-#include <stdio.h>
-
 typedef struct options {
     const char *directory; /* DIR */
     int64_t hidden, layers;
     double dropout, propensity_a, propensity_b;
     training_options training;
     head_options head;
-    bool evaluate;
-    int64_t val_interval;
     bool help;
 } options;
 
-/* Fills it from the command line; texts are not copied. An unknown option or an invalid value is an error (ARGUMENT). */
-shard_status options_parse(options *parsed, int argc, char **argv);
+/* The command line. */
+extern const command_line options_line;
 
-/* MISMATCH if ranks have different options, except those that a rank may choose. Collective over the world. */
-shard_status options_agree(const options *own);
-
-void options_print_help(FILE *file);
+/* ARGUMENT for options that do not fit together. `values`: options. */
+shard_status options_check(void *values);
 
 #endif

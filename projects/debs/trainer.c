@@ -1,6 +1,8 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
+#include "training_run.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -75,22 +77,13 @@ int64_t *trainer_gather_points(trainer *run, const int64_t *points, int64_t coun
 
 shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t *points, int64_t count, uint64_t dropout_key)
 {
-    shard_tensor *x = network_features(run->network, run->options, data, points, count, dropout_key);
-    return shard_cast(shard_gather_from_group(x, 0, run->model_group), (shard_dtype)run->options->head.dtype);
-}
-
-shard_status trainer_sum(double *numbers, int64_t count)
-{
-    shard_status status = SHARD_OK;
-    SHARD_SCOPE
+    const options *wanted = run->options;
+    shard_tensor *x = NULL;
+    SHARD_AUTOCAST((shard_dtype)wanted->training.amp)
     {
-        shard_tensor *sums =
-            shard_from_host(numbers, SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
-        status = shard_all_reduce(sums, SHARD_SUM, shard_world());
-        if (status == SHARD_OK)
-            status = shard_copy_to_host(sums, numbers, (size_t)count * sizeof *numbers);
+        x = network_features(run->network, wanted, data, points, count, dropout_key);
     }
-    return status;
+    return shard_cast(shard_gather_from_group(x, 0, run->model_group), head_dtype(&wanted->head, &wanted->training));
 }
 
 /* ---- the network and what trains it ---- */
@@ -98,9 +91,7 @@ shard_status trainer_sum(double *numbers, int64_t count)
 static shard_status make_network(trainer *run)
 {
     const head_options *head = &run->options->head;
-    int ranks = shard_group_size(shard_world());
-    int size = !head->enable_model_parallel ? 1 : head->model_parallel_size ? (int)head->model_parallel_size : ranks;
-    run->mesh = shard_mesh_create(.model = size);
+    run->mesh = training_mesh(head);
     run->model_group = shard_mesh_model_group(run->mesh);
     if (!run->mesh)
         return shard_last_status();
@@ -111,115 +102,56 @@ static shard_status make_network(trainer *run)
 
 static shard_status make_optimizers(trainer *run)
 {
+    const options *wanted = run->options;
     shard_tensors *parameters = shard_parameters(run->network);
-    shard_status status = training_optimizers_open(&run->optimizers, &run->options->training, &run->options->head, parameters,
-                                                   NETWORK_HEAD, shard_group_sampler_steps(run->sampler));
+    shard_status status = training_optimizers_open(&run->optimizers, &wanted->training, &wanted->head, parameters, NETWORK_HEAD,
+                                                   shard_group_sampler_steps(run->sampler));
     if (status == SHARD_OK)
-        run->data_parallel = shard_data_parallel_create(parameters);
+        run->data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib);
     shard_tensors_destroy(parameters);
     return shard_last_status();
-}
-
-/* The whole network's parameters, and those of this rank. */
-static int64_t count_parameters(const trainer *run, int64_t *own)
-{
-    shard_tensors *parameters = shard_parameters(run->network);
-    int64_t count = 0;
-    *own = 0;
-    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_shape whole = shard_tensor_whole_shape(shard_tensors_at(parameters, i));
-        int64_t product = 1;
-        for (int d = 0; d < whole.ndim; d++)
-            product *= whole.dim[d];
-        count += product;
-        *own += shard_numel(shard_tensors_at(parameters, i));
-    }
-    shard_tensors_destroy(parameters);
-    return count;
 }
 
 static void introduce(trainer *run)
 {
     int64_t own;
-    int ranks = shard_group_size(shard_world()), model = shard_group_size(run->model_group);
     progress_say(&run->progress,
                  "%" PRId64 " points for training, %" PRId64 " for validation; %" PRId64 " features, %" PRId64 " labels; %" PRId64
                  " parameters",
-                 run->train->points, run->test->points, run->train->features, run->train->labels, count_parameters(run, &own));
-    if (ranks > 1)
-        progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel", ranks,
-                     shard_group_transport(shard_world()), ranks / model, model);
+                 run->train->points, run->test->points, run->train->features, run->train->labels,
+                 training_count_parameters(run->network, &own));
+    training_introduce_ranks(&run->progress, run->mesh, "");
 }
 
 /* ---- checkpoints ---- */
 
 static shard_status describe(trainer *run)
 {
-    static const char *const roundings[] = {"nearest", "stochastic", "kahan"};
     const options *wanted = run->options;
-    const training_options *training = &wanted->training;
     training_checkpoint *of = &run->checkpoint;
-    *of = (training_checkpoint){.options = training,
+    *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_p1",
                                 .most_best = 100,
-                                .epoch_steps = wanted->evaluate ? 0 : shard_group_sampler_steps(run->sampler)};
-    bool half = wanted->head.dtype == SHARD_BFLOAT16;
+                                .epoch_steps = wanted->training.evaluate ? 0 : shard_group_sampler_steps(run->sampler),
+                                .latest_model = wanted->training.val_interval == 0};
     training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "debs");
     training_checkpoint_set_integer(of, "hidden", "--hidden", TRAINING_ALWAYS, wanted->hidden);
     training_checkpoint_set_integer(of, "layers", "--layers", TRAINING_ALWAYS, wanted->layers);
     training_checkpoint_set_integer(of, "features", "DIR", TRAINING_ALWAYS, run->train->features);
     training_checkpoint_set_integer(of, "labels", "DIR", TRAINING_ALWAYS, run->train->labels);
-    training_checkpoint_set(of, "optimizer", "--optimizer", TRAINING_GOES_ON, training_optimizer_name(training));
-    training_checkpoint_set(of, "head_optimizer", "--head-optimizer", TRAINING_GOES_ON,
-                            head_optimizer_name(&wanted->head, training));
-    training_checkpoint_set(of, "head_dtype", "--head-dtype", TRAINING_GOES_ON,
-                            shard_dtype_name((shard_dtype)wanted->head.dtype));
-    training_checkpoint_set(of, "head_rounding", "--head-rounding", TRAINING_GOES_ON,
-                            half ? roundings[wanted->head.rounding] : "none");
-    training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, training->batch);
-    training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, training->seed);
+    training_checkpoint_set_options(of, &wanted->head);
     return training_checkpoint_set_integer(of, "points", "DIR", TRAINING_WITHIN_EPOCH, run->train->points);
-}
-
-/* The network's tensors, and the optimizers' if there are any. */
-static shard_tensors *collect(const trainer *run)
-{
-    shard_tensors *all = shard_state_dict(run->network);
-    training_optimizers_add_state(&run->optimizers, all, "optimizer.");
-    return all;
-}
-
-shard_status trainer_save(trainer *run, bool best)
-{
-    shard_tensors *all = collect(run), *model = shard_state_dict(run->network);
-    shard_status status = shard_last_status();
-    if (status == SHARD_OK)
-        status = training_checkpoint_save(&run->checkpoint, all, model, &run->at, best);
-    shard_tensors_destroy(all);
-    shard_tensors_destroy(model);
-    return status;
 }
 
 static shard_status resume(trainer *run)
 {
-    shard_tensors *all = collect(run);
+    shard_tensors *all = training_collect(run->network, &run->optimizers);
     shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
     shard_tensors_destroy(all);
     return status;
 }
 
 /* ---- all of it ---- */
-
-static shard_status open_metrics(trainer *run)
-{
-    const training_options *wanted = &run->options->training;
-    metrics_model model = {.num_classes = run->train->labels, .samples = "points"};
-    count_parameters(run, &model.local_parameters);
-    metrics_options files = {
-        .path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && !run->options->evaluate};
-    run->metrics = metrics_open(files, model);
-    return run->metrics ? SHARD_OK : shard_last_status();
-}
 
 shard_status trainer_open(trainer *run, const options *wanted)
 {
@@ -229,7 +161,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = make_network(run);
     if (status == SHARD_OK)
         status = make_samplers(run);
-    if (status == SHARD_OK && !wanted->evaluate)
+    if (status == SHARD_OK && !wanted->training.evaluate)
         status = make_optimizers(run);
     if (status == SHARD_OK)
         status = describe(run);
@@ -239,13 +171,16 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = resume(run);
     if (status == SHARD_OK)
         status = training_checkpoint_prepare(&run->checkpoint, &run->at);
-    if (status == SHARD_OK)
-        status = open_metrics(run);
+    if (status == SHARD_OK) {
+        run->metrics = training_metrics(&wanted->training, run->network, run->train->labels, "points", run->resumed);
+        status = run->metrics ? SHARD_OK : shard_last_status();
+    }
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
 }
 
 void trainer_close(trainer *run)
 {
+    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
     metrics_close(run->metrics);
     training_optimizers_close(&run->optimizers);
     shard_data_parallel_destroy(run->data_parallel);

@@ -34,12 +34,6 @@ typedef struct trainer {
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 
-/* Saves what --output asks for. Collective over the world. */
-shard_status trainer_save(trainer *run, bool best);
-
-/* Adds up numbers [count] of the host over the world. Collective over it. */
-shard_status trainer_sum(double *numbers, int64_t count);
-
 /* The points of all ranks of the model group, in the order of their gathered features; the caller frees them. NULL with the error
  * set. Collective over the model group. */
 int64_t *trainer_gather_points(trainer *run, const int64_t *points, int64_t count, int64_t *all);

@@ -2,6 +2,7 @@
 #include "trainer.h"
 
 #include "interrupt.h"
+#include "training_run.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -30,19 +31,6 @@ shard_status totals_check_bad(const totals *sum, int64_t allowed)
     return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, sum->bad, allowed);
 }
 
-/* Sums numbers [count] in host memory over all ranks. */
-static shard_status sum_over_world(double *numbers, int64_t count)
-{
-    shard_status status = SHARD_OK;
-    SHARD_SCOPE {
-        shard_tensor *sums = shard_from_host(numbers, SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
-        status = shard_all_reduce(sums, SHARD_SUM, shard_world());
-        if (status == SHARD_OK)
-            status = shard_copy_to_host(sums, numbers, (size_t)count * sizeof *numbers);
-    }
-    return status;
-}
-
 static int64_t count_labels(const loader_batch *batch)
 {
     int64_t count = 0;
@@ -59,7 +47,7 @@ static shard_status count_batch(trainer *run, const loader_batch *batch, totals 
         counts->images = (double)count_labels(batch);
         counts->bad = (double)batch->bad;
     }
-    return sum_over_world((double *)counts, sizeof *counts / sizeof(double));
+    return training_sum((double *)counts, sizeof *counts / sizeof(double));
 }
 
 /* Gathers the images of a model group before its final layer, unless its ranks have the same images, so that each
@@ -68,15 +56,16 @@ shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *loc
                            shard_tensor **loss, shard_tensor **ranks)
 {
     shard_tensor *labels = shard_gather_from_group(local_labels, 0, run->feature_group), *logits = NULL; /* or features */
-    images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->dtype);
+    images = shard_normalize_images(images, image_mean, image_deviation, (shard_dtype)run->options->training.dtype);
     *loss = *ranks = NULL;
-    SHARD_AUTOCAST((shard_dtype)run->options->amp) {
+    SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
+    {
         logits = shard_forward(run->model, images);
         if (run->head)
             *loss = head_loss(run, logits, labels, label_smoothing, ranks);
         else
             *loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                                  .label_smoothing = label_smoothing, .stash_share = run->options->head_stash);
+                                                  .label_smoothing = label_smoothing, .stash_share = run->options->head.stash);
     }
     shard_release(logits);
     return shard_last_status();
@@ -113,13 +102,13 @@ shard_status batch_take(trainer *run, int64_t count, totals *whole)
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         status = results_take(run->results, &sums[i]);
-        run->lost = (i > 0 && run->lost) || !isfinite(sums[i].loss);
+        run->optimizers.lost = (i > 0 && run->optimizers.lost) || !isfinite(sums[i].loss);
         sums[i].loss = isnan(sums[i].loss) ? NAN : sums[i].loss; /* printed without a sign */
         if (!reports)
             sums[i] = (batch_sums){0};
     }
     if (status == SHARD_OK)
-        status = sum_over_world((double *)sums, count * (int64_t)(sizeof *sums / sizeof(double)));
+        status = training_sum((double *)sums, count * (int64_t)(sizeof *sums / sizeof(double)));
     for (int64_t i = 0; i < count; i++)
         totals_add(whole, &(totals){.loss = sums[i].loss, .top1 = sums[i].top1, .top5 = sums[i].top5});
     free(sums);

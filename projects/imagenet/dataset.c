@@ -48,8 +48,8 @@ static loader *open_loader(const dataset *data, const options *wanted, const sha
         .made_up = {.samples = training ? data->train_images : data->val_images,
                     .first = training ? 0 : data->train_images,
                     .num_classes = data->num_classes},
-        .batch = wanted->batch / wanted->accumulate,
-        .seed = (uint64_t)wanted->seed,
+        .batch = wanted->training.batch / wanted->accumulate,
+        .seed = (uint64_t)wanted->training.seed,
         .training = training,
         .augment = {.crop_scale = wanted->crop_scale, .shift = wanted->shift, .flip = !wanted->no_flip},
         .image_size = wanted->image_size,
@@ -64,7 +64,7 @@ static loader *open_loader(const dataset *data, const options *wanted, const sha
 shard_status dataset_open(dataset *data, const options *wanted, const shard_group *group)
 {
     *data = (dataset){0};
-    bool validate = wanted->evaluate || wanted->val_interval > 0;
+    bool validate = wanted->training.evaluate || wanted->training.val_interval > 0;
     if (wanted->directory) {
         shard_status status = open_folders(data, wanted, validate);
         if (status != SHARD_OK)
@@ -74,7 +74,7 @@ shard_status dataset_open(dataset *data, const options *wanted, const shard_grou
         data->train_images = wanted->synthetic;
         data->val_images = (wanted->synthetic + 9) / 10;
     }
-    if (!wanted->evaluate && !(data->train = open_loader(data, wanted, group, true)))
+    if (!wanted->training.evaluate && !(data->train = open_loader(data, wanted, group, true)))
         return shard_last_status();
     if (validate && !(data->val = open_loader(data, wanted, group, false)))
         return shard_last_status();

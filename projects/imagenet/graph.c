@@ -26,12 +26,12 @@ static shard_status check(const trainer *run, const shard_device *device)
                            shard_device_name(device));
     if (ranks > 1)
         return shard_error(SHARD_ERROR_ARGUMENT, "--cuda-graph is for one rank, but there are %d: leave it out", ranks);
-    const char *other = wanted->amp == SHARD_FLOAT16
+    const char *other = wanted->training.amp == SHARD_FLOAT16
                             ? "--enable-amp-mode fp16, whose gradient scaler decides on the host; take bf16"
-                        : wanted->non_finite == NON_FINITE_SKIP ? "--non-finite skip, which decides on the host"
-                        : wanted->zero                          ? "--enable-zero-optim"
-                        : wanted->accumulate > 1                ? "--accumulate"
-                                                                : NULL;
+                        : wanted->training.non_finite == TRAINING_SKIP ? "--non-finite skip, which decides on the host"
+                        : wanted->training.zero                        ? "--enable-zero-optim"
+                        : wanted->accumulate > 1                       ? "--accumulate"
+                                                                       : NULL;
     if (other)
         return shard_error(SHARD_ERROR_ARGUMENT, "--cuda-graph cannot be combined with %s", other);
     return SHARD_OK;
@@ -39,7 +39,7 @@ static shard_status check(const trainer *run, const shard_device *device)
 
 shard_status graph_open(trainer *run)
 {
-    int64_t n = run->options->batch, side = run->options->image_size;
+    int64_t n = run->options->training.batch, side = run->options->image_size;
     shard_device *device = shard_device_open(NULL);
     shard_status status = device ? check(run, device) : shard_last_status();
     if (status != SHARD_OK)
@@ -70,7 +70,7 @@ void graph_close(trainer *run)
 bool graph_takes(const trainer *run, const loader_batch *batch)
 {
     struct step_graph *graph = run->graph;
-    return graph && batch && batch->size == run->options->batch && batch->bad == 0 && ++graph->eager > EAGER_STEPS;
+    return graph && batch && batch->size == run->options->training.batch && batch->bad == 0 && ++graph->eager > EAGER_STEPS;
 }
 
 /* The captured step: from the images to the new parameters. The loss is divided as for an eager step. */
@@ -82,9 +82,9 @@ static void compute(trainer *run)
         batch_compute(run, graph->images, graph->labels, run->options->label_smoothing, &loss, &ranking);
         graph->loss = shard_keep(loss);
         graph->ranking = shard_keep(ranking);
-        shard_backward(shard_scale(loss, 1.0 / (double)run->options->batch));
+        shard_backward(shard_scale(loss, 1.0 / (double)run->options->training.batch));
     }
-    optimizers_step(run);
+    training_optimizers_step(&run->optimizers);
 }
 
 static shard_status capture(trainer *run)

@@ -19,8 +19,8 @@ struct head {
 
 bool head_is_special(const options *wanted)
 {
-    bool narrow = wanted->head_dtype != HEAD_DTYPE_SAME && wanted->head_dtype != wanted->dtype;
-    return narrow || wanted->margin.cosines || wanted->sample_rate < 1;
+    bool narrow = head_dtype(&wanted->head, &wanted->training) != (shard_dtype)wanted->training.dtype;
+    return narrow || wanted->margin.cosines || wanted->margin.sample_rate < 1;
 }
 
 /* ---- the module in fc's place ---- */
@@ -60,7 +60,7 @@ static shard_module *make_module(struct head *head)
 shard_status head_open(trainer *run, bool fused)
 {
     const options *wanted = run->options;
-    bool splits = wanted->enable_model_parallel, bias = !wanted->margin.cosines && wanted->sample_rate == 1;
+    bool splits = wanted->head.enable_model_parallel, bias = !wanted->margin.cosines && wanted->margin.sample_rate == 1;
     shard_split split = splits ? (shard_split)wanted->model_parallel_dim : SHARD_SPLIT_NONE;
     shard_group *group = splits ? shard_mesh_model_group(run->mesh) : NULL;
     shard_tensor *replaced = shard_module_tensor(shard_module_child(run->model, "fc"), "weight");
@@ -68,7 +68,7 @@ shard_status head_open(trainer *run, bool fused)
     struct head *head = calloc(1, sizeof *head);
     if (!head)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the final layer");
-    head->dtype = (shard_dtype)(wanted->head_dtype == HEAD_DTYPE_SAME ? wanted->dtype : wanted->head_dtype);
+    head->dtype = head_dtype(&wanted->head, &wanted->training);
     head->fused = fused;
     head->by_row = split == SHARD_SPLIT_ROW;
     head->layer = fused ? shard_nn_parallel_classifier(features, classes, group, .bias = bias, .dtype = head->dtype)
@@ -83,8 +83,8 @@ shard_status head_open(trainer *run, bool fused)
 shard_status head_draw(trainer *run)
 {
     const options *wanted = run->options;
-    int64_t first = run->at.epoch_step * wanted->batch, left = run->data.train_images - first;
-    int64_t count = left < wanted->batch ? left : wanted->batch;
+    int64_t first = run->at.epoch_step * wanted->training.batch, left = run->data.train_images - first;
+    int64_t count = left < wanted->training.batch ? left : wanted->training.batch;
     int64_t *labels = calloc((size_t)count, sizeof *labels);
     if (!labels)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
@@ -94,8 +94,8 @@ shard_status head_draw(trainer *run)
     SHARD_SCOPE
     {
         shard_tensor *all = shard_from_host(labels, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        run->sample = shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"), wanted->sample_rate,
-                                                      (uint64_t)wanted->seed, run->at.step));
+        run->sample = shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"),
+                                                      wanted->margin.sample_rate, (uint64_t)wanted->training.seed, run->at.step));
     }
     free(labels);
     return shard_last_status();
@@ -113,7 +113,7 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
                                    shard_tensor **ranks)
 {
     const options *wanted = run->options;
-    const head_margin *m = &wanted->margin;
+    const margin_options *m = &wanted->margin;
     struct head *head = run->head;
     bool normalized = m->cosines && !head->fused; /* here; a classifier's loss normalizes tiles of the weight */
     shard_tensor *weight = shard_module_tensor(head->layer, "weight"), *logits, *loss;
@@ -122,14 +122,14 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
         logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
     if (m->cosines)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample, .normalized = head->fused, .stash_share = wanted->head_stash,
-                                   .margin = SHARD_MARGIN(.scale = wanted->margin_scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
+                                   .sample = run->sample, .normalized = head->fused, .stash_share = wanted->head.stash,
+                                   .margin = SHARD_MARGIN(.scale = wanted->margin.scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
     else if (run->sample)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample, .stash_share = wanted->head_stash);
+                                   .sample = run->sample, .stash_share = wanted->head.stash);
     else
         loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                             .label_smoothing = label_smoothing, .stash_share = wanted->head_stash);
+                                             .label_smoothing = label_smoothing, .stash_share = wanted->head.stash);
     shard_release(logits); /* the backward writes the gradient over them */
     return loss;
 }
@@ -140,7 +140,7 @@ static shard_tensor *validation_loss(trainer *run, shard_tensor *x, shard_tensor
     const options *wanted = run->options;
     struct head *head = run->head;
     bool cosines = wanted->margin.cosines;
-    double scale = cosines ? wanted->margin_scale : 1;
+    double scale = cosines ? wanted->margin.scale : 1;
     shard_dtype wide = head->dtype == SHARD_BFLOAT16 ? SHARD_FLOAT32 : head->dtype;
     shard_tensor *weight = shard_module_tensor(head->layer, "weight"), *bias = shard_module_optional(head->layer, "bias");
     if (cosines && !head->unit)
@@ -167,11 +167,10 @@ void head_end_validation(trainer *run)
 shard_tensor *head_loss(trainer *run, shard_tensor *features, shard_tensor *labels, double label_smoothing, shard_tensor **ranks)
 {
     const options *wanted = run->options;
-    shard_dtype dtype = run->head->dtype, own = (shard_dtype)wanted->dtype;
+    shard_dtype dtype = run->head->dtype, own = (shard_dtype)wanted->training.dtype;
     shard_tensor *loss = NULL;
     *ranks = NULL;
-    /* A product of another 16-bit type would need a copy of the weight. */
-    SHARD_AUTOCAST((shard_dtype)(dtype == SHARD_BFLOAT16 ? SHARD_FLOAT32 : wanted->amp))
+    SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
     {
         shard_tensor *x = dtype == own ? features : shard_cast(features, dtype);
         loss = shard_module_is_training(run->model) ? training_loss(run, x, labels, label_smoothing, ranks)

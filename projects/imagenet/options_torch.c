@@ -14,7 +14,7 @@ static shard_status use_gpu(void *values, const char *value)
     if (end == value || *end || number < 0 || number > 1023)
         return shard_error(SHARD_ERROR_ARGUMENT, "--gpu: \"%s\" is not the number of a GPU", value);
     snprintf(parsed->gpu, sizeof parsed->gpu, "cuda:%ld", number);
-    parsed->device = parsed->gpu;
+    parsed->training.device = parsed->gpu;
     return SHARD_OK;
 }
 
@@ -22,7 +22,7 @@ static shard_status use_no_gpu(void *values, const char *value)
 {
     options *parsed = values;
     (void)value;
-    parsed->device = "cpu";
+    parsed->training.device = "cpu";
     return SHARD_OK;
 }
 
@@ -38,7 +38,7 @@ static shard_status use_float16(void *values, const char *value)
 {
     options *parsed = values;
     (void)value;
-    parsed->amp = SHARD_FLOAT16;
+    parsed->training.amp = SHARD_FLOAT16;
     return SHARD_OK;
 }
 

@@ -134,7 +134,7 @@ static shard_status sort_names(pretrained *loading)
     }
     for (int64_t i = 0; i < shard_tensors_count(loading->file); i++) {
         const char *name = shard_tensors_name(loading->file, i);
-        bool training = checkpoint && (begins_with(name, CHECKPOINT_OPTIMIZER) || begins_with(name, CHECKPOINT_SCALER));
+        bool training = checkpoint && (begins_with(name, TRAINING_OPTIMIZER) || begins_with(name, TRAINING_SCALER));
         if (!training && !is_skipped(loading, name) && !shard_tensors_find(loading->state, name))
             note_name(&loading->unexpected, name);
     }
@@ -157,7 +157,7 @@ static shard_status check_names(const pretrained *loading)
                            "--pretrained-skip LAYERS",
                            loading->path, wanted->arch, lacks, has);
     }
-    if (wanted->evaluate && loading->left.count)
+    if (wanted->training.evaluate && loading->left.count)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs every value of the model, and --pretrained-skip leaves out %s",
                            loading->left.text);
     return SHARD_OK;
@@ -199,7 +199,7 @@ static void unwrap(pretrained *loading)
     shard_tensors_destroy(file);
 }
 
-shard_status checkpoint_pretrained(trainer *run, const char *path)
+shard_status pretrained_load(trainer *run, const char *path)
 {
     pretrained loading = {.run = run, .path = path, .skip = run->options->pretrained_skip};
     loading.file = shard_inspect(path, &loading.metadata);

@@ -1,6 +1,9 @@
 /* Training: steps, epochs, and the end of a run. */
 #include "trainer.h"
 
+#include "training_loop.h"
+#include "training_loss.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +17,7 @@ int64_t train_steps(const trainer *run)
 /* Images of the step's batch, with the damaged ones. */
 static double step_images(const trainer *run)
 {
-    int64_t batch = run->options->batch, left = run->data.train_images - run->at.epoch_step * batch;
+    int64_t batch = run->options->training.batch, left = run->data.train_images - run->at.epoch_step * batch;
     return (double)(left < batch ? left : batch);
 }
 
@@ -31,8 +34,8 @@ static shard_status backward_micro_batch(trainer *run, const loader_batch *batch
             return shard_last_status();
         double groups = shard_group_size(shard_mesh_data_group(run->mesh));
         double scale = run->options->accumulate == 1 ? totals_mean(groups, part) : groups / step_images(run);
-        shard_backward(shard_grad_scaler_scale(run->scaler, shard_scale(loss, scale)));
-        non_finite_see(run, loss);
+        shard_backward(shard_grad_scaler_scale(run->optimizers.scaler, shard_scale(loss, scale)));
+        training_loss_see(&run->optimizers, loss);
     }
     return shard_last_status();
 }
@@ -41,22 +44,12 @@ static shard_status backward_micro_batch(trainer *run, const loader_batch *batch
 typedef struct step {
     int64_t parts; /* micro-batches to read by batch_take; 0: nothing to report */
     totals counts;
-    position at; /* after it */
+    training_position at; /* after it */
     double lr, grad_scale;
     bool skipped;
     int64_t lost; /* the lowest rank for whose loss it was skipped; -1: none */
     int64_t local_images;
 } step;
-
-/* With --non-finite skip: whether all ranks skip the step, and for which rank's loss. */
-static shard_status agree_on_loss(trainer *run, step *made)
-{
-    non_finite found;
-    shard_status status = non_finite_agree(run, &found);
-    run->lost_somewhere = found.ranks > 0;
-    made->lost = run->lost_somewhere ? found.first : -1;
-    return status;
-}
 
 /* One step on the whole job's batch. */
 static shard_status step_once(trainer *run, step *made)
@@ -66,10 +59,9 @@ static shard_status step_once(trainer *run, step *made)
     bool replayed = false;
     *made = (step){.parts = parts, .lost = -1};
     run->local_images = 0;
-    /* Set now, as backward may step already. The schedule counts skipped steps, so that it ends with the epochs. */
-    optimizers_set_lr(run);
-    non_finite_begin(run);
-    shard_status status = run->options->sample_rate < 1 ? head_draw(run) : SHARD_OK;
+    made->lr = training_optimizers_set_lr(&run->optimizers, run->at.step);
+    training_loss_begin(&run->optimizers);
+    shard_status status = run->options->margin.sample_rate < 1 ? head_draw(run) : SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++) {
         const loader_batch *batch;
         totals part;
@@ -81,27 +73,18 @@ static shard_status step_once(trainer *run, step *made)
         if (status == SHARD_OK)
             totals_add(&made->counts, &part);
     }
-    if (status == SHARD_OK && run->options->non_finite == NON_FINITE_SKIP)
-        status = agree_on_loss(run, made);
+    if (status == SHARD_OK)
+        status = training_loss_agree(&run->optimizers, &made->lost);
     if (status != SHARD_OK)
         return status;
-    status = replayed ? SHARD_OK : optimizers_step(run);
-    run->skipped_steps += run->skipped;
+    status = replayed ? SHARD_OK : training_optimizers_step(&run->optimizers);
     run->at.step++;
     run->at.epoch_step++;
     made->at = run->at;
-    made->lr = shard_optimizer_lr(run->optimizer);
-    made->grad_scale = shard_grad_scaler_get_scale(run->scaler);
-    made->skipped = run->skipped;
+    made->grad_scale = shard_grad_scaler_get_scale(run->optimizers.scaler);
+    made->skipped = run->optimizers.skipped;
     made->local_images = run->local_images;
     return status;
-}
-
-/* The number of steps of the epoch that this run computes. */
-static int64_t steps_to_come_to(const trainer *run)
-{
-    int64_t all = train_steps(run), asked = run->at.epoch_step + run->options->steps - run->at.step;
-    return run->options->steps && asked < all ? asked : all;
 }
 
 /* Prints and writes the line of a step whose totals are known. */
@@ -121,23 +104,22 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
         .local_samples = made->local_images,
         .seconds = seconds,
     };
-    char title[64], accuracy[64] = "", skipped[64] = "", text[256];
-    if (made->lost >= 0)
-        snprintf(skipped, sizeof skipped, "  skipped: loss not finite on rank %" PRId64, made->lost);
-    else if (made->skipped)
-        snprintf(skipped, sizeof skipped, "  skipped: gradients not finite");
+    char title[64], accuracy[64] = "", skipped[64], text[256];
+    training_loss_describe(made->lost, made->skipped, skipped, sizeof skipped);
     snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
     if (isfinite(epoch->top1)) /* with a margin or sampled classes it is not counted */
         snprintf(accuracy, sizeof accuracy, "  top1 %.2f  top5 %.2f", 100 * totals_mean(epoch->top1, epoch),
                  100 * totals_mean(epoch->top5, epoch));
     snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", loss, totals_mean(epoch->loss, epoch), accuracy,
              (double)entry.samples / seconds, made->lr, skipped);
-    progress_step(&run->progress, title, made->at.epoch_step, steps_to_come_to(run), text);
+    progress_step(&run->progress, title, made->at.epoch_step,
+                  training_steps_to_make(&run->options->training, &made->at, train_steps(run)), text);
     return metrics_write(run->metrics, &entry);
 }
 
 /* The state of an epoch. */
 typedef struct course {
+    trainer *run;
     totals epoch;  /* of the steps that were reported */
     totals counts; /* of all steps */
     step last;     /* the step that is not reported yet */
@@ -145,17 +127,18 @@ typedef struct course {
 } course;
 
 /* Waits for the last step's losses, if they are not reported, and writes its line. */
-static shard_status report(trainer *run, course *along)
+static shard_status report(void *of)
 {
+    course *along = of;
+    trainer *run = along->run;
     step made = along->last;
     if (made.parts == 0)
         return SHARD_OK;
     along->last.parts = 0;
     totals whole = made.counts;
     shard_status status = batch_take(run, made.parts, &whole);
-    if (status != SHARD_OK)
-        return status;
-    status = non_finite_check(run, made.at.step, whole.loss, made.skipped, made.grad_scale);
+    if (status == SHARD_OK)
+        status = training_loss_check(&run->optimizers, made.at.step, whole.loss, made.skipped, made.grad_scale);
     if (status != SHARD_OK)
         return status;
     if (isfinite(whole.loss)) /* else the step was skipped, and the epoch's means are of the others */
@@ -166,117 +149,61 @@ static shard_status report(trainer *run, course *along)
 }
 
 /* On a device that queues, the step before is reported: it was computed while the host queued this one. */
-static shard_status follow(trainer *run, course *along, const step *made)
+static shard_status follow(course *along, const step *made)
 {
     totals_add(&along->counts, &made->counts);
-    shard_status status = report(run, along);
+    shard_status status = report(along);
     along->last = *made;
-    return status == SHARD_OK && !run->queues ? report(run, along) : status;
+    return status == SHARD_OK && !along->run->queues ? report(along) : status;
 }
 
-/* Between two steps of an epoch: saves if it is time to. */
-static shard_status save_between(trainer *run, course *along)
+static shard_status begin_epoch(void *of)
 {
-    bool last = run->at.epoch_step == train_steps(run);
-    if (!run->options->save_every || run->at.step % run->options->save_every || last)
-        return SHARD_OK;
-    shard_status status = report(run, along); /* a model whose loss is not finite is not saved */
-    if (status == SHARD_OK)
-        status = checkpoint_save(run, false);
-    along->since = progress_clock();
-    return status;
-}
-
-/* Every --check-replicas steps. */
-static shard_status check_replicas(trainer *run)
-{
-    if (!run->options->check_replicas || run->at.step % run->options->check_replicas)
-        return SHARD_OK;
-    shard_status status = checkpoint_check_replicas(run);
-    if (status != SHARD_OK)
-        progress_say(&run->progress, "replicas differ after step %" PRId64, run->at.step);
-    return status;
-}
-
-static bool all_steps_done(const trainer *run)
-{
-    return run->options->steps > 0 && run->at.step >= run->options->steps;
-}
-
-/* The rest of the epoch, until --steps or a signal ends it. */
-static shard_status train_epoch(trainer *run, bool *interrupted)
-{
+    course *along = of;
+    trainer *run = along->run;
     int64_t parts = loader_steps(run->data.train), first = run->at.epoch_step * run->options->accumulate;
-    shard_status started = loader_start(run->data.train, run->at.epoch, first < parts ? first : parts);
-    if (started != SHARD_OK)
-        return started;
-    course along = {.since = progress_clock()};
-    while (!all_steps_done(run) && !*interrupted && run->at.epoch_step < train_steps(run)) {
-        step made;
-        shard_status status = step_once(run, &made);
-        if (status == SHARD_OK)
-            status = follow(run, &along, &made);
-        if (status == SHARD_OK)
-            status = saves_poll(run);
-        if (status == SHARD_OK)
-            status = check_replicas(run);
-        if (status != SHARD_OK)
-            return status;
-        *interrupted = made.counts.interrupted > 0;
-        if (along.counts.bad > (double)run->options->skip_bad_images && (status = report(run, &along)) != SHARD_OK)
-            return status;
-        if ((status = totals_check_bad(&along.counts, run->options->skip_bad_images)) != SHARD_OK ||
-            (status = save_between(run, &along)) != SHARD_OK)
-            return status;
-    }
-    return report(run, &along);
+    *along = (course){.run = run};
+    return loader_start(run->data.train, run->at.epoch, first < parts ? first : parts);
 }
 
-/* Validates if it is time to, and moves to the next epoch; *interrupted: not done, the run that resumes does it. */
-static shard_status end_epoch(trainer *run, bool *interrupted)
+static shard_status make_step(void *of, bool *interrupted)
 {
-    int64_t interval = run->options->val_interval, next = run->at.epoch + 1;
-    bool best = false;
-    if (interval > 0 && (next % interval == 0 || next == run->options->epochs)) {
-        totals whole;
-        shard_status status = evaluate(run, &whole);
-        if (status != SHARD_OK)
-            return status;
-        *interrupted = whole.interrupted > 0;
-        if (*interrupted)
-            return checkpoint_save(run, false);
-        double top1 = 100 * totals_mean(whole.top1, &whole);
-        best = top1 > run->at.best_top1;
-        if (best)
-            run->at.best_top1 = top1;
-    }
-    run->at.epoch = next;
-    run->at.epoch_step = 0;
-    return checkpoint_save(run, best);
+    course *along = of;
+    trainer *run = along->run;
+    int64_t allowed = run->options->skip_bad_images;
+    step made;
+    if (along->last.parts == 0) /* a checkpoint's time is none of the step's */
+        along->since = progress_clock();
+    shard_status status = step_once(run, &made);
+    if (status == SHARD_OK)
+        status = follow(along, &made);
+    *interrupted = made.counts.interrupted > 0;
+    if (status == SHARD_OK && along->counts.bad > (double)allowed)
+        status = report(along);
+    return status == SHARD_OK ? totals_check_bad(&along->counts, allowed) : status;
+}
+
+static shard_status validate(void *of, double *result, bool *interrupted)
+{
+    totals whole;
+    shard_status status = evaluate(((course *)of)->run, &whole);
+    *interrupted = whole.interrupted > 0;
+    *result = 100 * totals_mean(whole.top1, &whole);
+    return status;
 }
 
 shard_status train(trainer *run)
 {
-    bool interrupted = false;
-    while (run->at.epoch < run->options->epochs && !all_steps_done(run) && !interrupted) {
-        shard_status status = train_epoch(run, &interrupted);
-        if (status != SHARD_OK)
-            return status;
-        bool ended = run->at.epoch_step == train_steps(run);
-        status = ended && !interrupted ? end_epoch(run, &interrupted) : checkpoint_save(run, false);
-        if (status != SHARD_OK)
-            return status;
-    }
-    shard_status saved = saves_finish(run);
-    if (saved != SHARD_OK)
-        return saved;
-    if (run->saves.checkpoints > 0)
-        progress_say(&run->progress, "%" PRId64 " checkpoints in the background: training waited for %.3f s, for %.3f s at most",
-                     run->saves.checkpoints, run->saves.paused, run->saves.longest);
-    if (run->skipped_steps > 0)
-        progress_say(&run->progress, "%" PRId64 " steps were skipped: losses or gradients not finite", run->skipped_steps);
-    if (interrupted)
-        progress_say(&run->progress, "interrupted after step %" PRId64 "%s", run->at.step,
-                     run->options->output ? "; go on with --resume" : "");
-    return SHARD_OK;
+    course along = {.run = run};
+    return training_loop_run(&(training_loop){.run = &along,
+                                              .options = &run->options->training,
+                                              .at = &run->at,
+                                              .checkpoint = &run->checkpoint,
+                                              .optimizers = &run->optimizers,
+                                              .model = run->model,
+                                              .shown = &run->progress,
+                                              .begin = begin_epoch,
+                                              .step = make_step,
+                                              .report = report,
+                                              .validate = validate});
 }

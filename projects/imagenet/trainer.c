@@ -1,33 +1,17 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
-#include <inttypes.h>
-#include <string.h>
+#include "training_loss.h"
+#include "training_run.h"
 
-/* Counts the parameters of the whole model and of this rank. */
-static int64_t count_parameters(trainer *run, int64_t *own)
-{
-    shard_tensors *parameters = shard_parameters(run->model);
-    int64_t count = 0;
-    *own = 0;
-    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_shape whole = shard_tensor_whole_shape(shard_tensors_at(parameters, i));
-        int64_t product = 1;
-        for (int d = 0; d < whole.ndim; d++)
-            product *= whole.dim[d];
-        count += product;
-        *own += shard_numel(shard_tensors_at(parameters, i));
-    }
-    shard_tensors_destroy(parameters);
-    return count;
-}
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 static shard_status make_mesh(trainer *run)
 {
     const options *wanted = run->options;
-    int ranks = shard_group_size(shard_world());
-    int model_size = !wanted->enable_model_parallel ? 1 : wanted->model_parallel_size ? (int)wanted->model_parallel_size : ranks;
-    run->mesh = shard_mesh_create(.model = model_size);
+    run->mesh = training_mesh(&wanted->head);
     if (!run->mesh)
         return shard_last_status();
     run->batch_group = wanted->same_batch_in_group ? shard_mesh_data_group(run->mesh) : shard_world();
@@ -44,20 +28,20 @@ static shard_status make_mesh(trainer *run)
 static bool is_fused(const trainer *run)
 {
     const options *wanted = run->options;
-    bool by_row = wanted->enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_ROW;
-    bool streamed = wanted->zero >= 2 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1;
-    bool saves = (wanted->enable_model_parallel || head_is_special(wanted)) && !by_row && !streamed &&
-                 !optimizers_head_is_layerwise(wanted);
-    bool fused = wanted->head == HEAD_FUSED || (wanted->head == HEAD_AUTO && (saves || wanted->sample_rate < 1));
+    bool by_row = wanted->head.enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_ROW;
+    bool streamed = wanted->training.zero >= 2 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1;
+    bool saves = (wanted->head.enable_model_parallel || head_is_special(wanted)) && !by_row && !streamed &&
+                 !head_is_layerwise(&wanted->head, &wanted->training);
+    bool fused = wanted->head_kind == HEAD_FUSED || (wanted->head_kind == HEAD_AUTO && (saves || wanted->margin.sample_rate < 1));
     return fused && !wanted->cuda_graph;
 }
 
 static shard_status make_model(trainer *run)
 {
     const options *wanted = run->options;
-    shard_manual_seed((uint64_t)wanted->seed);
+    shard_manual_seed((uint64_t)wanted->training.seed);
     run->model = shard_resnet(wanted->arch, run->data.num_classes, .stem = (shard_resnet_stem)wanted->stem,
-                              .width = wanted->width, .dtype = (shard_dtype)wanted->dtype);
+                              .width = wanted->width, .dtype = (shard_dtype)wanted->training.dtype);
     if (!run->model)
         return shard_last_status();
     shard_group *model_group = shard_mesh_model_group(run->mesh);
@@ -67,52 +51,50 @@ static shard_status make_model(trainer *run)
     if (head_is_special(wanted))
         return head_open(run, is_fused(run));
     if (is_fused(run))
-        return shard_convert_parallel_classifier(&run->model, "fc", wanted->enable_model_parallel ? model_group : NULL, NULL);
-    if (wanted->enable_model_parallel)
+        return shard_convert_parallel_classifier(&run->model, "fc", wanted->head.enable_model_parallel ? model_group : NULL,
+                                                 NULL);
+    if (wanted->head.enable_model_parallel)
         return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
     return SHARD_OK;
 }
 
-static shard_status make_optimizer(trainer *run)
+static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
-    shard_status status = optimizers_open(run);
-    if (status != SHARD_OK)
-        return status;
-    /* After the optimizer, so that no rank ever has gradients that it does not keep. A batch norm that is not
+    shard_tensors *parameters = shard_parameters(run->model);
+    shard_status status =
+        training_optimizers_open(&run->optimizers, &wanted->training, &wanted->head, parameters, "fc.", train_steps(run));
+    /* After the optimizers, so that no rank ever has gradients that it does not keep. A batch norm that is not
      * synchronised uses its rank's images. */
-    shard_tensors *parameters = shard_parameters(run->model), *state = shard_state_dict(run->model);
-    run->data_parallel =
-        shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib, .buffers = state,
-                                   .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
+    shard_tensors *state = status == SHARD_OK ? shard_state_dict(run->model) : NULL;
+    if (status == SHARD_OK)
+        run->data_parallel =
+            shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib, .buffers = state,
+                                       .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
+    if (status == SHARD_OK)
+        status = training_loss_open(&run->optimizers, state);
     shard_tensors_destroy(parameters);
     shard_tensors_destroy(state);
-    if (wanted->amp == SHARD_FLOAT16)
-        run->scaler = shard_grad_scaler_create();
-    else if (wanted->non_finite == NON_FINITE_SKIP)
-        run->scaler = shard_grad_scaler_create(.init_scale = 1, .growth_interval = INT64_MAX);
-    return non_finite_open(run);
+    return status;
 }
 
 static void introduce(trainer *run)
 {
     const options *wanted = run->options;
     int64_t own;
-    int ranks = shard_group_size(shard_world()), model_size = shard_group_size(shard_mesh_model_group(run->mesh));
+    char layer[96] = "";
     for (int i = 0; i < wanted->notes.count; i++) {
         char note[256];
         command_write_note(wanted->notes.of[i], note, sizeof note);
         progress_say(&run->progress, "%s", note);
     }
     progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
-                 count_parameters(run, &own), is_fused(run) ? ", fused head" : "");
-    if (ranks > 1)
-        progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel%s%s", ranks,
-                     shard_group_transport(shard_world()), ranks / model_size, model_size,
-                     model_size == 1                                    ? ""
-                     : wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? ", the final layer split by column"
-                                                                        : ", the final layer split by row",
-                     wanted->sync_bn ? ", synchronised batch norms" : "");
+                 training_count_parameters(run->model, &own), is_fused(run) ? ", fused head" : "");
+    if (shard_group_size(shard_mesh_model_group(run->mesh)) > 1)
+        snprintf(layer, sizeof layer, ", the final layer split by %s",
+                 wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? "column" : "row");
+    snprintf(layer + strlen(layer), sizeof layer - strlen(layer), "%s", wanted->sync_bn ? ", synchronised batch norms" : "");
+    training_introduce_ranks(&run->progress, run->mesh, layer);
     if (run->data.train)
         progress_say(&run->progress, "%" PRId64 " training images, %" PRId64 " for validation; %" PRId64 " steps an epoch",
                      run->data.train_images, run->data.val_images, train_steps(run));
@@ -129,9 +111,43 @@ static shard_status make_results(trainer *run)
     return run->results ? SHARD_OK : shard_last_status();
 }
 
+/* ---- checkpoints ---- */
+
+shard_status trainer_describe(trainer *run)
+{
+    const options *wanted = run->options;
+    training_checkpoint *of = &run->checkpoint;
+    *of = (training_checkpoint){.options = &wanted->training,
+                                .best_name = "best_top1",
+                                .most_best = 100,
+                                .epoch_steps = wanted->training.evaluate ? 0 : train_steps(run),
+                                .latest_model = wanted->training.val_interval == 0,
+                                .otherwise = ", or take its values alone by --pretrained"};
+    training_checkpoint_set(of, "arch", "--arch", TRAINING_ALWAYS, wanted->arch);
+    training_checkpoint_set(of, "stem", "--stem", TRAINING_ALWAYS, options_stem_name(wanted));
+    training_checkpoint_set_integer(of, "width", "--width", TRAINING_ALWAYS, wanted->width);
+    training_checkpoint_set_missing(of, OPTIONS_WIDTH_TEXT);
+    training_checkpoint_set_integer(of, "num_classes", "--num-classes", TRAINING_ALWAYS, run->data.num_classes);
+    training_checkpoint_set_integer(of, "image_size", "--image-size", TRAINING_NEVER, wanted->image_size);
+    margin_options_describe(&wanted->margin, of);
+    training_checkpoint_set_options(of, &wanted->head);
+    training_checkpoint_set_integer(of, "accumulate", "--accumulate", TRAINING_WITHIN_EPOCH, wanted->accumulate);
+    return training_checkpoint_set_integer(of, "train_images", "DIR", TRAINING_WITHIN_EPOCH, run->data.train_images);
+}
+
+shard_status trainer_resume(trainer *run)
+{
+    shard_tensors *all = training_collect(run->model, &run->optimizers);
+    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
+    shard_tensors_destroy(all);
+    return status;
+}
+
+/* ---- all of it ---- */
+
 shard_status trainer_open(trainer *run, const options *wanted)
 {
-    *run = (trainer){.options = wanted, .at.best_top1 = -1, .progress = progress_start(wanted->print_freq)};
+    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
     shard_status status = make_mesh(run);
     if (status == SHARD_OK)
         status = dataset_open(&run->data, wanted, run->batch_group);
@@ -140,25 +156,23 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         status = make_model(run);
     if (status == SHARD_OK && wanted->pretrained)
-        status = checkpoint_pretrained(run, wanted->pretrained);
-    if (status == SHARD_OK && !wanted->evaluate)
-        status = make_optimizer(run);
-    if (status == SHARD_OK && wanted->cuda_graph && !wanted->evaluate)
+        status = pretrained_load(run, wanted->pretrained);
+    if (status == SHARD_OK && !wanted->training.evaluate)
+        status = make_optimizers(run);
+    if (status == SHARD_OK && wanted->cuda_graph && !wanted->training.evaluate)
         status = graph_open(run);
     if (status == SHARD_OK)
         status = make_results(run);
     if (status == SHARD_OK)
         introduce(run);
-    if (status == SHARD_OK && wanted->resume)
-        status = options_resume_auto(wanted) ? checkpoint_resume_auto(run) : checkpoint_resume(run, wanted->resume);
     if (status == SHARD_OK)
-        status = checkpoint_prepare(run);
+        status = trainer_describe(run);
+    if (status == SHARD_OK && wanted->training.resume)
+        status = trainer_resume(run);
+    if (status == SHARD_OK)
+        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
     if (status == SHARD_OK) {
-        metrics_model model = {.num_classes = run->data.num_classes, .samples = "images"};
-        count_parameters(run, &model.local_parameters);
-        metrics_options files = {
-            .path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && !wanted->evaluate};
-        run->metrics = metrics_open(files, model);
+        run->metrics = training_metrics(&wanted->training, run->model, run->data.num_classes, "images", run->resumed);
         status = run->metrics ? SHARD_OK : shard_last_status();
     }
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
@@ -166,13 +180,11 @@ shard_status trainer_open(trainer *run, const options *wanted)
 
 void trainer_close(trainer *run)
 {
-    saves_finish(run); /* some are left only after an error */
+    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
     metrics_close(run->metrics);
     graph_close(run);
     results_close(run->results);
-    shard_grad_scaler_destroy(run->scaler);
-    non_finite_close(run);
-    optimizers_close(run);
+    training_optimizers_close(&run->optimizers);
     shard_release(run->sample);
     shard_data_parallel_destroy(run->data_parallel);
     shard_module_destroy(run->model);

@@ -5,10 +5,10 @@
  *     shardrun -n 2 zero
  * https://pytorch.org/tutorials/recipes/zero_redundancy_optimizer.html
  */
+#include "program.h"
+
 #include <shard/shard.h>
 
-#include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -19,13 +19,10 @@ enum { STAGES = 4, ALL_STAGES = -1 };
 
 typedef struct settings {
     int64_t layers, width, batch, steps; /* batch: of each rank */
-    int64_t stage;
+    int stage;
     double bucket_mib;
     bool memory_report, help;
 } settings;
-
-/* A bucket for each layer: whole buckets are communicated. */
-static const settings defaults = {.layers = 20, .width = 2000, .batch = 20, .steps = 2, .stage = ALL_STAGES, .bucket_mib = 1};
 
 typedef enum place { MODEL = 0, DATA_PARALLEL, BEFORE_STEP, AFTER_STEP, AFTER_LAST, PLACES } place;
 static const char *const places[PLACES] = {"after the model", "after data parallel", "before step()", "after step()",
@@ -198,8 +195,9 @@ static shard_status compare_sums(const figures *of, const bool *was_run)
     return SHARD_OK;
 }
 
-static shard_status run_all(const settings *wanted)
+static shard_status run_all(void *values)
 {
+    const settings *wanted = values;
     figures of[STAGES] = {0};
     bool was_run[STAGES] = {false};
     for (int stage = 0; stage < STAGES; stage++) {
@@ -216,81 +214,40 @@ static shard_status run_all(const settings *wanted)
 
 /* ---- the command line ---- */
 
-static const char *const usage = "usage: zero [--layers 20] [--width 2000] [--batch 20] [--steps 2] [--stage 0|1|2|3] "
-                                 "[--bucket-mib 1] [--memory-report] [--help]";
+static const command_choice stages[] = {{"all", ALL_STAGES}, {"0", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 
-/* The options with a value: an int64_t of settings, or a double. */
-static const struct number {
-    const char *name;
-    double least, most;
-    size_t offset;
-    bool whole;
-} numbers[] = {
-    {"layers", 1, 10000, offsetof(settings, layers), true},
-    {"width", 1, 1000000, offsetof(settings, width), true},
-    {"batch", 1, 1000000, offsetof(settings, batch), true},
-    {"steps", 1, 1000000, offsetof(settings, steps), true},
-    {"stage", 0, STAGES - 1, offsetof(settings, stage), true},
-    {"bucket-mib", 0.001, 1000000, offsetof(settings, bucket_mib), false},
+#define AT(field) .offset = offsetof(settings, field)
+
+static const command_option table[] = {
+    {COMMAND_HEADING, "Options", NULL},
+    {COMMAND_WHOLE, "layers", "of the model", "N", AT(layers), .least = 1, .most = 10000},
+    {COMMAND_WHOLE, "width", "inputs and outputs of a layer", "N", AT(width), .least = 1, .most = 1000000},
+    {COMMAND_WHOLE, "batch", "rows of a step, of each rank", "N", AT(batch), .least = 1, .most = 1000000},
+    {COMMAND_WHOLE, "steps", "of Adam", "N", AT(steps), .least = 1, .most = 1000000},
+    {COMMAND_CHOICE, "stage", "of ZeRO: 0, which is without it, 1, 2 or 3; all: one after the other", "KIND", AT(stage),
+     .choices = stages},
+    {COMMAND_NUMBER, "bucket-mib", "gradients (and, with ZeRO 3, values) are communicated in buckets of about X MiB", "X",
+     AT(bucket_mib), .least = 0.001, .most = 1e6},
+    {COMMAND_FLAG, "memory-report", "print what the library's memory is used for at the end of each stage", AT(memory_report)},
+    {COMMAND_HELP, "help", "print this", .letter = 'h', AT(help)},
 };
-enum { NUMBERS = sizeof numbers / sizeof *numbers, MEMORY_REPORT = NUMBERS, HELP };
 
-static shard_status read_number(const struct number *option, const char *text, settings *wanted)
-{
-    char *end, *field = (char *)wanted + option->offset;
-    errno = 0;
-    int64_t whole = option->whole ? strtoll(text, &end, 10) : 0;
-    double number = option->whole ? (double)whole : strtod(text, &end);
-    if (end == text || *end || errno || !(number >= option->least && number <= option->most))
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %g to %g", option->name, text,
-                           option->whole ? "whole number" : "number", option->least, option->most);
-    if (option->whole)
-        *(int64_t *)field = whole;
-    else
-        *(double *)field = number;
-    return SHARD_OK;
-}
+/* A bucket for each layer: whole buckets are communicated. */
+static const settings defaults = {.layers = 20, .width = 2000, .batch = 20, .steps = 2, .stage = ALL_STAGES, .bucket_mib = 1};
 
-static shard_status parse(settings *wanted, int argc, char **argv)
-{
-    struct option names[HELP + 2] = {{NULL, 0, NULL, 0}};
-    for (int i = 0; i < NUMBERS; i++)
-        names[i] = (struct option){numbers[i].name, required_argument, NULL, i};
-    names[MEMORY_REPORT] = (struct option){"memory-report", no_argument, NULL, MEMORY_REPORT};
-    names[HELP] = (struct option){"help", no_argument, NULL, HELP};
-    *wanted = defaults;
-    opterr = 0;
-    while (optind < argc) {
-        const char *word = argv[optind];
-        int code = getopt_long(argc, argv, "+:h", names, NULL); /* ends at a word that is not an option */
-        if (code == 'h' || code == HELP)
-            wanted->help = true;
-        else if (code == MEMORY_REPORT)
-            wanted->memory_report = true;
-        else if (code == ':')
-            return shard_error(SHARD_ERROR_ARGUMENT, "the option \"%s\" needs a value; %s", word, usage);
-        else if (code < 0 || code >= NUMBERS)
-            return shard_error(SHARD_ERROR_ARGUMENT, "there is no option \"%s\", or it takes no value; %s", word, usage);
-        else if (read_number(&numbers[code], optarg, wanted) != SHARD_OK)
-            return shard_last_status();
-        if (wanted->help)
-            break;
-    }
-    return SHARD_OK;
-}
+static const command_line line = {
+    .options = table,
+    .count = (int)(sizeof table / sizeof *table),
+    .defaults = &defaults,
+    .bytes = sizeof defaults,
+    .usage = "Usage: zero [options]\n"
+             "       shardrun -n 2 zero [options]\n\n"
+             "Trains PyTorch's tutorial of ZeroRedundancyOptimizer, and prints the memory of a rank without ZeRO and with its\n"
+             "stages. Defaults are in parentheses.\n",
+};
 
 int main(int argc, char **argv)
 {
     settings wanted;
-    bool sound = true;
-    if (shard_init(&argc, &argv) == SHARD_OK) {
-        sound = parse(&wanted, argc, argv) == SHARD_OK;
-        if (sound && !wanted.help)
-            run_all(&wanted);
-        else if (sound && shard_group_rank(shard_world()) == 0)
-            puts(usage);
-        shard_agree(shard_world()); /* an error of one rank or of all is printed once */
-    }
-    int code = shard_finalize();
-    return sound ? code : 2;
+    return program_main(&(program){.line = &line, .values = &wanted, .run = run_all}, argc, argv);
 }

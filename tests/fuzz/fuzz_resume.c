@@ -39,7 +39,8 @@ static void start(options *wanted)
     char *words[] = {"imagenet", "--synthetic", "34", "--num-classes", "11", "--resume", "checkpoint", "-e", NULL};
     if (path[0])
         return;
-    must(options_parse(wanted, 8, words) == SHARD_OK);
+    bool help;
+    must(command_line_read(&options_line, wanted, 8, words, &help) == SHARD_OK && options_check(wanted) == SHARD_OK);
     must(mkdtemp(directory) != NULL && atexit(remove_all) == 0);
     snprintf(path, sizeof path, "%s/step-000007", directory);
     must(mkdir(path, 0700) == 0);
@@ -66,10 +67,12 @@ static void make_folder(char made[400], const char *name)
         made[0] = '\0';
 }
 
-static void resume(const options *wanted, const char *from)
+static void resume(options *wanted, const char *from)
 {
     trainer run = {.options = wanted, .data.num_classes = wanted->num_classes};
-    must(checkpoint_resume(&run, from) != SHARD_OK && !run.resumed && run.at.step == 0); /* there is no model */
+    wanted->training.resume = from;
+    must(trainer_describe(&run) == SHARD_OK);
+    must(trainer_resume(&run) != SHARD_OK && !run.resumed && run.at.step == 0); /* there is no model */
     must(!strpbrk(shard_last_error(), "\n\033"));
     shard_clear_error();
 }

@@ -1,0 +1,96 @@
+#include "margin_options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(field) .offset = offsetof(margin_options, field)
+
+const command_option margin_rows[] = {
+    {COMMAND_TEXT, "margin",
+     "logits are cosines times --margin-scale, and in training the label's has a margin: cosine (of 0), arcface:M, cosface:M, "
+     "sphereface:M or combined:M1,M2,M3; validation has none. There is no bias",
+     "KIND", AT(text)},
+    {COMMAND_NUMBER, "margin-scale", "of --margin's cosines", "X", AT(scale), .least = 1e-3, .most = 1e6},
+    {COMMAND_NUMBER, "sample-rate",
+     "Partial FC: a step's softmax is over the labels of its batch and about this part of the other classes; validation is over "
+     "all. Below 1 there is no bias",
+     "R", AT(sample_rate), .least = 1e-9, .most = 1},
+    {0},
+};
+
+#define MARGIN_NUMBERS 3
+
+typedef struct margin_kind {
+    const char *name;
+    int count;                 /* of numbers */
+    int place[MARGIN_NUMBERS]; /* of each number: 0 is m1 */
+} margin_kind;
+
+static const margin_kind margin_kinds[] = {
+    {"none", 0, {0}},    {"cosine", 0, {0}},     {"arcface", 1, {1}},
+    {"cosface", 1, {2}}, {"sphereface", 1, {0}}, {"combined", 3, {0, 1, 2}},
+};
+
+static const margin_kind *find_kind(const char *text, size_t length)
+{
+    for (size_t i = 0; i < sizeof margin_kinds / sizeof *margin_kinds; i++)
+        if (strlen(margin_kinds[i].name) == length && strncmp(margin_kinds[i].name, text, length) == 0)
+            return &margin_kinds[i];
+    return NULL;
+}
+
+/* Reads "0.5" or "1,0.3,0.2" up to the end of the text; the count, or -1. */
+static int read_numbers(const char *text, double *number)
+{
+    int count = 0;
+    for (char *end; count < MARGIN_NUMBERS; text = end + 1) {
+        number[count] = strtod(text, &end);
+        if (end == text || !isfinite(number[count]) || number[count] < 0)
+            return -1;
+        count++;
+        if (*end == '\0')
+            return count;
+        if (*end != ',')
+            return -1;
+    }
+    return -1;
+}
+
+shard_status margin_options_read(margin_options *parsed)
+{
+    const char *text = parsed->text, *colon = strchr(text, ':');
+    double number[MARGIN_NUMBERS], m[MARGIN_NUMBERS] = {1, 0, 0};
+    const margin_kind *kind = find_kind(text, colon ? (size_t)(colon - text) : strlen(text));
+    int count = colon ? read_numbers(colon + 1, number) : 0;
+    if (!kind || count != kind->count)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--margin: \"%s\" is none of none, cosine, arcface:M, cosface:M, sphereface:M and combined:M1,M2,M3, "
+                           "with numbers of at least 0, as arcface:0.5",
+                           text);
+    for (int i = 0; i < count; i++)
+        m[kind->place[i]] = number[i];
+    parsed->cosines = strcmp(kind->name, "none") != 0;
+    parsed->m1 = m[0];
+    parsed->m2 = m[1];
+    parsed->m3 = m[2];
+    return SHARD_OK;
+}
+
+shard_status margin_options_describe(const margin_options *wanted, training_checkpoint *of)
+{
+    char margin[64] = "none", scale[64] = "none", rate[64];
+    if (wanted->cosines) {
+        snprintf(margin, sizeof margin, "combined:%g,%g,%g", wanted->m1, wanted->m2, wanted->m3);
+        snprintf(scale, sizeof scale, "%g", wanted->scale);
+    }
+    snprintf(rate, sizeof rate, "%g", wanted->sample_rate);
+    training_checkpoint_set(of, "margin", "--margin", TRAINING_ALWAYS, margin);
+    training_checkpoint_set_missing(of, "none"); /* in files of trainers without such an option */
+    training_checkpoint_set(of, "margin_scale", "--margin-scale", TRAINING_ALWAYS, scale);
+    training_checkpoint_set_missing(of, "none");
+    shard_status status = training_checkpoint_set(of, "sample_rate", "--sample-rate", TRAINING_ALWAYS, rate);
+    training_checkpoint_set_missing(of, "1");
+    return status;
+}

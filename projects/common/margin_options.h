@@ -1,0 +1,34 @@
+/*
+ * Options of a final layer for recognition: a margin of the label's cosine, and sampled classes. Fields for a trainer's struct
+ * and rows for its table, as training_options.h.
+ */
+#ifndef COMMON_MARGIN_OPTIONS_H
+#define COMMON_MARGIN_OPTIONS_H
+
+#include "training_checkpoint.h"
+
+typedef struct margin_options {
+    const char *text;  /* of --margin */
+    bool cosines;      /* logits are scaled cosines; false: --margin none */
+    double m1, m2, m3; /* SHARD_MARGIN has the meaning of the numbers */
+    double scale;
+    double sample_rate; /* 1: all classes */
+} margin_options;
+
+#define MARGIN_DEFAULTS                                                                                                          \
+    {                                                                                                                            \
+        .text = "none", .scale = 64, .sample_rate = 1                                                                            \
+    }
+
+extern const command_option margin_rows[];
+
+/* --margin, --margin-scale, --sample-rate */
+#define MARGIN_ROWS(type, field) TRAINING_TABLE(type, field, margin_rows, "")
+
+/* Reads `text` into the numbers (ARGUMENT). */
+shard_status margin_options_read(margin_options *parsed);
+
+/* Adds the settings to those of a checkpoint. */
+shard_status margin_options_describe(const margin_options *wanted, training_checkpoint *of);
+
+#endif

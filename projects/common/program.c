@@ -1,0 +1,34 @@
+#include "program.h"
+
+#include "interrupt.h"
+
+#include <shard/distributed.h>
+
+static shard_status start(const program *of, int argc, char **argv)
+{
+    bool help;
+    shard_status status = command_line_read(of->line, of->values, argc, argv, &help);
+    if (status == SHARD_OK && !help && of->check)
+        status = of->check(of->values);
+    if (status == SHARD_OK)
+        status = command_line_agree(of->line, of->values);
+    if (status != SHARD_OK)
+        return status;
+    if (!help)
+        return of->run(of->values);
+    if (shard_group_rank(shard_world()) == 0)
+        command_line_print_help(of->line, stdout);
+    return SHARD_OK;
+}
+
+int program_main(const program *of, int argc, char **argv)
+{
+    if (shard_init(&argc, &argv) == SHARD_OK) {
+        if (of->watches)
+            interrupt_watch();
+        start(of, argc, argv);
+        shard_agree(shard_world()); /* an error of one rank or of all is printed once */
+    }
+    int code = shard_finalize();
+    return code == 0 && interrupt_signal() ? 128 + interrupt_signal() : code;
+}

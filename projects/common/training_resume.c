@@ -1,0 +1,268 @@
+/* --resume: which checkpoint, whether it is one of this run, and its position. */
+#include "training_checkpoint.h"
+#include "training_optimizers.h"
+
+#include <shard/distributed.h>
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the settings ---- */
+
+static shard_status check_settings(const training_checkpoint *of, const shard_metadata *found, const char *path,
+                                   const training_position *at)
+{
+    bool trains = of->epoch_steps > 0;
+    for (int i = 0; i < of->count; i++) {
+        const training_setting *own = &of->settings[i];
+        const char *value = shard_metadata_get(found, own->name);
+        value = value ? value : own->missing;
+        bool any = value == own->missing && value && !*value;
+        bool counts = own->when == TRAINING_ALWAYS || (trains && own->when == TRAINING_GOES_ON) ||
+                      (trains && own->when == TRAINING_WITHIN_EPOCH && at->epoch_step > 0);
+        if (counts && !any && !(value && strcmp(value, own->value) == 0))
+            return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its %s is %s, not %s%s%s%s", path, own->name,
+                               value ? value : "not known", own->value, own->option ? "; start with the run's own " : "",
+                               own->option ? own->option : "", of->otherwise ? of->otherwise : "");
+    }
+    return SHARD_OK;
+}
+
+/* ---- the position: each value of a file is checked before it is used ---- */
+
+#define MOST_COUNT ((int64_t)1 << 53) /* the options that determine it */
+
+typedef struct saved_position {
+    training_position at;
+    shard_random_state random;
+} saved_position;
+
+/* The value as text; NULL with the error set. */
+static const char *find_field(const shard_metadata *found, const char *path, const char *name)
+{
+    const char *text = shard_metadata_get(found, name);
+    if (!text)
+        shard_error(SHARD_ERROR_FORMAT, "--resume %s: its metadata has no %s; is it a checkpoint.safetensors of --output?", path,
+                    name);
+    return text;
+}
+
+/* Only as it is written: no plus sign, no space. */
+static shard_status read_integer(const shard_metadata *found, const char *path, const char *name, int64_t least, int64_t most,
+                                 int64_t *value)
+{
+    const char *text = find_field(found, path, name);
+    if (!text)
+        return shard_last_status();
+    char *end, again[32];
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    snprintf(again, sizeof again, "%" PRId64, *value);
+    if (!errno && strcmp(text, again) == 0 && *value >= least && *value <= most)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is \"%s\", not a whole number from %" PRId64 " to %" PRId64, path,
+                       name, text, least, most);
+}
+
+static shard_status read_best(const training_checkpoint *of, const shard_metadata *found, const char *path, double *value)
+{
+    const char *text = find_field(found, path, of->best_name);
+    if (!text)
+        return shard_last_status();
+    char *end;
+    *value = strtod(text, &end);
+    bool number = end != text && !*end && !isspace((unsigned char)*text);
+    if (number && (*value == -1 || (*value >= 0 && *value <= of->most_best)))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is \"%s\", not -1 or a number from 0 to %g", path, of->best_name,
+                       text, of->most_best);
+}
+
+static shard_status read_position(const training_checkpoint *of, const shard_metadata *found, const char *path,
+                                  saved_position *saved)
+{
+    training_position *at = &saved->at;
+    bool trains = of->epoch_steps > 0;
+    int64_t epochs = of->options->epochs, last_step = trains ? of->epoch_steps : MOST_COUNT;
+    shard_status status = read_integer(found, path, "epoch", 0, MOST_COUNT, &at->epoch);
+    if (status == SHARD_OK && trains && at->epoch > epochs)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--resume %s: its epoch is %" PRId64 ", and --epochs %" PRId64 " ends before it",
+                           path, at->epoch, epochs);
+    if (status == SHARD_OK)
+        status = read_integer(found, path, "epoch_step", 0, MOST_COUNT, &at->epoch_step);
+    if (status == SHARD_OK)
+        status = check_settings(of, found, path, at);
+    if (status == SHARD_OK) /* steps of batches of this size */
+        status = read_integer(found, path, "epoch_step", 0, last_step, &at->epoch_step);
+    if (status == SHARD_OK) /* each epoch before it had at least one step */
+        status =
+            read_integer(found, path, "step", at->epoch + at->epoch_step, at->epoch ? MOST_COUNT : at->epoch_step, &at->step);
+    if (status == SHARD_OK)
+        status = read_best(of, found, path, &at->best);
+    if (status == SHARD_OK)
+        status = read_integer(found, path, "random_seed", INT64_MIN, INT64_MAX, &saved->random.seed);
+    if (status == SHARD_OK)
+        status = read_integer(found, path, "random_draw", 0, MOST_COUNT, &saved->random.next_draw);
+    return status;
+}
+
+/* ---- resuming ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static bool is_of_scaler(const char *name)
+{
+    return strncmp(name, TRAINING_SCALER, strlen(TRAINING_SCALER)) == 0;
+}
+
+/* Checks counts of steps and the factor of the loss, as an integer beyond its range would overflow. */
+static shard_status check_counts(const shard_tensors *loaded, const char *path, int64_t steps)
+{
+    for (int64_t i = 0; i < shard_tensors_count(loaded); i++) {
+        const char *name = shard_tensors_name(loaded, i);
+        bool counts = ends_with(name, ".num_batches_tracked"), scales = strcmp(name, TRAINING_SCALER "scale") == 0;
+        bool state = ends_with(name, ".step") || strcmp(name, TRAINING_SCALER "growth_tracker") == 0;
+        if ((!counts && !scales && !state) || shard_numel(shard_tensors_at(loaded, i)) != 1)
+            continue;
+        double value = shard_item(shard_tensors_at(loaded, i)), most = counts ? (double)MOST_COUNT : (double)steps;
+        if (shard_last_status() != SHARD_OK)
+            return shard_last_status();
+        if (scales && !(value > 0 && isfinite(value)))
+            return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is %g, not a positive number", path, name, value);
+        if (!scales && !(value >= 0 && value <= most))
+            return shard_error(SHARD_ERROR_FORMAT, "--resume %s: its %s is %.0f, not a count from 0 to %.0f", path, name, value,
+                               most);
+    }
+    return shard_last_status();
+}
+
+/* The scaler's tensors are loaded if the run and the file have them. */
+static shard_status load_tensors(const training_checkpoint *of, const shard_tensors *tensors, const char *path, int64_t steps)
+{
+    shard_tensors *file = shard_inspect(path, NULL), *loaded = tensors ? shard_tensors_create() : NULL;
+    bool validates = of->epoch_steps == 0, scaler = shard_tensors_find(file, TRAINING_SCALER "scale") != NULL,
+         unexpected = scaler;
+    for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
+        const char *name = shard_tensors_name(tensors, i);
+        if (scaler || !is_of_scaler(name))
+            shard_tensors_add(loaded, name, shard_tensors_at(tensors, i));
+        unexpected = unexpected && !is_of_scaler(name);
+    }
+    shard_status status = shard_last_status();
+    if (status == SHARD_OK)
+        status = shard_load(loaded, path, .allow_unexpected = validates || unexpected, .convert = validates);
+    if (status == SHARD_OK)
+        status = check_counts(loaded, path, steps);
+    shard_tensors_destroy(loaded);
+    shard_tensors_destroy(file);
+    return status;
+}
+
+static shard_status resume_file(const training_checkpoint *of, const shard_tensors *tensors, const char *path,
+                                training_position *at, progress *shown)
+{
+    saved_position saved = {.at.best = -1};
+    shard_metadata *found = NULL;
+    shard_tensors_destroy(shard_inspect(path, &found));
+    if (found)
+        read_position(of, found, path, &saved);
+    shard_metadata_destroy(found);
+    shard_status status = shard_agree(shard_world()); /* a rank alone may have read other bytes */
+    if (status == SHARD_OK)
+        status = load_tensors(of, tensors, path, saved.at.step);
+    if (status != SHARD_OK)
+        return status;
+    *at = saved.at;
+    shard_set_random_state(saved.random);
+    progress_say(shown, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, at->epoch, at->step);
+    return SHARD_OK;
+}
+
+/* Whether all ranks see the file; an error if some do. */
+static shard_status is_there(const char *path, bool *there)
+{
+    int64_t seen = access(path, F_OK) == 0, ranks = shard_group_size(shard_world());
+    SHARD_SCOPE
+    {
+        shard_tensor *count = shard_from_host(&seen, SHARD_SCALAR, .dtype = SHARD_INT64);
+        shard_all_reduce(count, SHARD_SUM, shard_world());
+        seen = (int64_t)shard_item(count);
+    }
+    *there = seen == ranks;
+    if (shard_last_status() == SHARD_OK && seen > 0 && seen < ranks)
+        return shard_error(SHARD_ERROR_IO,
+                           "--resume auto: %s is there for %" PRId64 " of %" PRId64
+                           " ranks; ranks on several hosts need a file system that they share",
+                           path, seen, ranks);
+    return shard_last_status();
+}
+
+/* The newest step's that is not damaged; *damaged: how many were. */
+static shard_status resume_step(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
+                                progress *shown, int64_t *damaged)
+{
+    char path[PATH_MAX];
+    for (int64_t step = INT64_MAX; step >= 0 && !*resumed;) {
+        shard_status status = shard_latest_checkpoint(of->options->output, step, &step, path, sizeof path);
+        if (status == SHARD_OK && step >= 0) {
+            status = resume_file(of, tensors, path, at, shown);
+            *resumed = status == SHARD_OK;
+        }
+        if (status != SHARD_OK && status != SHARD_ERROR_FORMAT)
+            return status;
+        if (status == SHARD_ERROR_FORMAT) {
+            progress_say(shown, "%s; taking an older checkpoint", shard_last_error());
+            shard_clear_error();
+            ++*damaged;
+        }
+    }
+    return SHARD_OK;
+}
+
+static shard_status resume_auto(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
+                                progress *shown)
+{
+    const char *output = of->options->output;
+    int64_t damaged = 0;
+    bool there = false;
+    char path[PATH_MAX];
+    shard_status status = resume_step(of, tensors, at, resumed, shown, &damaged);
+    if (status != SHARD_OK || *resumed)
+        return status;
+    if (snprintf(path, sizeof path, "%s/checkpoint.safetensors", output) < (int)sizeof path)
+        status = is_there(path, &there);
+    if (status == SHARD_OK && there) {
+        status = resume_file(of, tensors, path, at, shown);
+        *resumed = status == SHARD_OK;
+        return status;
+    }
+    if (status == SHARD_OK && damaged)
+        return shard_error(SHARD_ERROR_FORMAT,
+                           "--resume auto: each of the %" PRId64 " checkpoints in %s is damaged; remove them to begin anew",
+                           damaged, output);
+    if (status == SHARD_OK)
+        progress_say(shown, "no checkpoint in %s: training begins", output);
+    return status;
+}
+
+shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,
+                                        bool *resumed, progress *shown)
+{
+    *resumed = false;
+    if (training_resumes_auto(of->options))
+        return resume_auto(of, tensors, at, resumed, shown);
+    shard_status status = resume_file(of, tensors, of->options->resume, at, shown);
+    *resumed = status == SHARD_OK;
+    return status;
+}
