@@ -149,19 +149,8 @@ void queries_close(queries *q)
     lines_close(&q->from);
 }
 
-static shard_status read_npy_header(queries *q)
+static shard_status check_npy_shape(const queries *q, const char *path)
 {
-    const char *path = lines_path(&q->from);
-    size_t there, bytes = 0;
-    SHARD_TRY(lines_fill(&q->from, NPY_FIRST, -1, &there));
-    if (there < NPY_FIRST)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: a .npy file of %zu bytes", path, there);
-    SHARD_TRY(npy_header_bytes(path, lines_at(&q->from), &bytes));
-    SHARD_TRY(lines_fill(&q->from, bytes, -1, &there));
-    if (there < bytes)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: ends in the .npy header", path);
-    SHARD_TRY(npy_header_read(&q->header, path, lines_at(&q->from), bytes));
-    lines_take(&q->from, bytes);
     const shard_shape *shape = &q->header.shape;
     bool rows = !shard_dtype_is_float(q->header.dtype);
     if (rows ? shape->ndim != 1 : shape->ndim != 2)
@@ -175,6 +164,28 @@ static shard_status read_npy_header(queries *q)
     return SHARD_OK;
 }
 
+/* q->begun is set once the whole header has come; it is looked at from its first byte on each time. */
+static shard_status read_npy_header(queries *q, int wait)
+{
+    const char *path = lines_path(&q->from);
+    size_t there, bytes = 0;
+    SHARD_TRY(lines_fill(&q->from, NPY_FIRST, wait, &there));
+    if (there < NPY_FIRST && !q->from.ended)
+        return SHARD_OK;
+    if (there < NPY_FIRST)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: a .npy file of %zu bytes", path, there);
+    SHARD_TRY(npy_header_bytes(path, lines_at(&q->from), &bytes));
+    SHARD_TRY(lines_fill(&q->from, bytes, wait, &there));
+    if (there < bytes && !q->from.ended)
+        return SHARD_OK;
+    if (there < bytes)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: ends in the .npy header", path);
+    SHARD_TRY(npy_header_read(&q->header, path, lines_at(&q->from), bytes));
+    lines_take(&q->from, bytes);
+    q->begun = true;
+    return check_npy_shape(q, path);
+}
+
 /* Looks at the first byte, once it has come. */
 static shard_status begin(queries *q, int wait)
 {
@@ -182,13 +193,13 @@ static shard_status begin(queries *q, int wait)
     SHARD_TRY(lines_fill(&q->from, 1, wait, &there));
     if (there == 0 && !q->from.ended)
         return SHARD_OK;
-    q->begun = true;
     q->npy = there > 0 && *lines_at(&q->from) == '\x93';
-    return q->npy ? read_npy_header(q) : SHARD_OK;
+    q->begun = !q->npy;
+    return q->npy ? read_npy_header(q, wait) : SHARD_OK;
 }
 
-/* Rows of a .npy file are a batch, all of them errors if they are wrong. */
-static shard_status read_npy(queries *q, batch *b)
+/* Rows of a .npy file are a batch, all of them errors if they are wrong. What has not come by then is left to the next call. */
+static shard_status read_npy(queries *q, batch *b, int wait)
 {
     const char *path = lines_path(&q->from);
     int64_t count = q->header.shape.dim[0], numbers = shard_dtype_is_float(q->header.dtype) ? q->width : 1;
@@ -196,7 +207,9 @@ static shard_status read_npy(queries *q, batch *b)
     while (b->count < b->most && q->taken < count) {
         char why[WHY_BYTES];
         bool taken;
-        SHARD_TRY(lines_fill(&q->from, bytes, -1, &there));
+        SHARD_TRY(lines_fill(&q->from, bytes, b->count > 0 ? 0 : wait, &there));
+        if (there < bytes && !q->from.ended)
+            return SHARD_OK;
         if (there < bytes)
             return shard_error(SHARD_ERROR_FORMAT, "%s: ends in row %" PRId64 " of %" PRId64, path, q->taken, count);
         if (shard_dtype_is_float(q->header.dtype)) {
@@ -213,11 +226,11 @@ static shard_status read_npy(queries *q, batch *b)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: row %" PRId64 ": %s", path, q->taken, why);
         lines_take(&q->from, bytes);
     }
-    b->last = q->taken == count;
-    SHARD_TRY(b->last ? lines_fill(&q->from, 1, -1, &there) : SHARD_OK);
-    if (b->last && there > 0)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: bytes after its %" PRId64 " rows", path, count);
-    return SHARD_OK;
+    if (q->taken < count)
+        return SHARD_OK;
+    SHARD_TRY(lines_fill(&q->from, 1, b->count > 0 ? 0 : wait, &there));
+    b->last = q->from.ended;
+    return there == 0 ? SHARD_OK : shard_error(SHARD_ERROR_FORMAT, "%s: bytes after its %" PRId64 " rows", path, count);
 }
 
 /* The answer to a wrong query. The reason repeats some of the input, which may not be UTF-8. */
@@ -264,5 +277,5 @@ shard_status queries_read(queries *q, batch *b, int wait)
         SHARD_TRY(begin(q, wait));
     if (!q->begun)
         return SHARD_OK;
-    return q->npy ? read_npy(q, b) : read_lines(q, b, wait);
+    return q->npy ? read_npy(q, b, wait) : read_lines(q, b, wait);
 }
