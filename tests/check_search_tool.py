@@ -46,10 +46,10 @@ def save_table(path, table, dtype="F32"):
                        "steps": ("I64", [1, 1], bytes(8))})
 
 
-def npy(path, shape, descr, data, version=1, order="False"):
+def npy(path, shape, descr, data, version=1, order="False", multiple=64):
     text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape!r}, }}"
     start = 10 if version == 1 else 12
-    text += " " * (-(start + len(text) + 1) % 64) + "\n"
+    text += " " * (-(start + len(text) + 1) % multiple) + "\n"
     length = struct.pack("<H" if version == 1 else "<I", len(text))
     path.write_bytes(b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + data)
     return path
@@ -153,6 +153,9 @@ def check_vectors(folder):
         assert [line["query"] for line in got] == [5, 699, 0]
         for line in got:
             compare(line, search(table, table[line["query"]], 4))
+    file = npy(folder / "odd.npy", (37, 8), "<f8", struct.pack(f"<{len(flat)}d", *flat), multiple=1)  # its numbers are not aligned
+    for line, (rows, scores) in zip(answers(run(path, "--queries", file, "-k", 5)[0]), wanted, strict=True):
+        compare(line, (rows[:5], scores[:5]))
     file = npy(folder / "none.npy", (0, 8), "<f4", b"")
     assert run(path, "--queries", file)[0] == ""
     # Scores that float32 does not have.
@@ -293,7 +296,11 @@ def check_wrong(folder):
         file.write_bytes(data)
         run(path, "--queries", file, "-k", 2, code=1, find=find)
         cases += 1
-    cases += check_wrong_arguments(folder, path)
+    # The size of the file bounds the number of its rows.
+    empty = save(folder / "empty.safetensors", {"a": ("F32", [2, 0], b"")})
+    assert answers(run(empty, "-k", 1, given=b"[]")[0])[0]["scores"] == [0]
+    run(empty, "--queries", npy(file, (10**18, 0), "<f4", b""), "-k", 1, code=1, find="vectors of 0 numbers; give them as lines")
+    cases += 1 + check_wrong_arguments(folder, path)
     print(f"cases: {cases}")
 
 

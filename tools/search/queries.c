@@ -3,6 +3,7 @@
 #include "rows.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "device/device.h"
@@ -147,6 +148,8 @@ shard_status queries_open(queries *q, const char *path)
 void queries_close(queries *q)
 {
     lines_close(&q->from);
+    free(q->raw);
+    q->raw = NULL;
 }
 
 static shard_status check_npy_shape(const queries *q, const char *path)
@@ -161,6 +164,8 @@ static shard_status check_npy_shape(const queries *q, const char *path)
     if (!rows && shape->dim[1] != q->width)
         return shard_error(SHARD_ERROR_SHAPE, "%s: vectors of %" PRId64 " numbers; the table's rows have %" PRId64, path,
                            shape->dim[1], q->width);
+    if (!rows && q->width == 0) /* no bytes would bound their number */
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: vectors of 0 numbers; give them as lines of JSON", path);
     return SHARD_OK;
 }
 
@@ -183,7 +188,9 @@ static shard_status read_npy_header(queries *q, int wait)
     SHARD_TRY(npy_header_read(&q->header, path, lines_at(&q->from), bytes));
     lines_take(&q->from, bytes);
     q->begun = true;
-    return check_npy_shape(q, path);
+    SHARD_TRY(check_npy_shape(q, path));
+    q->raw = shard_calloc((size_t)shard_max(q->width, 1), sizeof *q->raw);
+    return q->raw ? SHARD_OK : shard_last_status();
 }
 
 /* Looks at the first byte, once it has come. */
@@ -196,6 +203,11 @@ static shard_status begin(queries *q, int wait)
     q->npy = there > 0 && *lines_at(&q->from) == '\x93';
     q->begun = !q->npy;
     return q->npy ? read_npy_header(q, wait) : SHARD_OK;
+}
+
+static int64_t read_index(const void *raw, shard_dtype dtype)
+{
+    return dtype == SHARD_INT64 ? *(const int64_t *)raw : *(const int32_t *)raw;
 }
 
 /* Rows of a .npy file are a batch, all of them errors if they are wrong. What has not come by then is left to the next call. */
@@ -212,15 +224,13 @@ static shard_status read_npy(queries *q, batch *b, int wait)
             return SHARD_OK;
         if (there < bytes)
             return shard_error(SHARD_ERROR_FORMAT, "%s: ends in row %" PRId64 " of %" PRId64, path, q->taken, count);
+        memcpy(q->raw, lines_at(&q->from), bytes);
         if (shard_dtype_is_float(q->header.dtype)) {
-            SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), numbers, lines_at(&q->from), q->header.dtype,
-                                             b->vector + b->count * q->width, SHARD_FLOAT64));
+            SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), numbers, q->raw, q->header.dtype, b->vector + b->count * q->width,
+                                             SHARD_FLOAT64));
             taken = take_vector(q, b, why);
         } else {
-            int64_t row = 0;
-            int32_t narrow;
-            memcpy(bytes == sizeof row ? (void *)&row : &narrow, lines_at(&q->from), bytes);
-            taken = take_row(q, b, bytes == sizeof row ? row : narrow, why);
+            taken = take_row(q, b, read_index(q->raw, q->header.dtype), why);
         }
         if (!taken)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: row %" PRId64 ": %s", path, q->taken, why);
