@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -45,10 +46,10 @@ def save_table(path, table, dtype="F32"):
                        "steps": ("I64", [1, 1], bytes(8))})
 
 
-def npy(path, shape, descr, data, version=1, order="False"):
+def npy(path, shape, descr, data, version=1, order="False", multiple=64):
     text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape!r}, }}"
     start = 10 if version == 1 else 12
-    text += " " * (-(start + len(text) + 1) % 64) + "\n"
+    text += " " * (-(start + len(text) + 1) % multiple) + "\n"
     length = struct.pack("<H" if version == 1 else "<I", len(text))
     path.write_bytes(b"\x93NUMPY" + bytes([version, 0]) + length + text.encode() + data)
     return path
@@ -152,6 +153,9 @@ def check_vectors(folder):
         assert [line["query"] for line in got] == [5, 699, 0]
         for line in got:
             compare(line, search(table, table[line["query"]], 4))
+    file = npy(folder / "odd.npy", (37, 8), "<f8", struct.pack(f"<{len(flat)}d", *flat), multiple=1)  # its numbers are not aligned
+    for line, (rows, scores) in zip(answers(run(path, "--queries", file, "-k", 5)[0]), wanted, strict=True):
+        compare(line, (rows[:5], scores[:5]))
     file = npy(folder / "none.npy", (0, 8), "<f4", b"")
     assert run(path, "--queries", file)[0] == ""
     # Scores that float32 does not have.
@@ -204,6 +208,50 @@ def check_interactive(folder):
         assert process.returncode == 0 and not rest and not errors, (process.returncode, rest, errors)
 
 
+def check_slow_vectors(folder):
+    """A .npy file that comes in parts, of the header and of a row: what has come is answered, and ranks wait as long as it takes."""
+    table, vectors = make_table(9, 3, 8), make_table(3, 3, 9)
+    path = save_table(folder / "table.safetensors", table)
+    data = npy(folder / "vectors.npy", (3, 3), "<f4", pack([value for row in vectors for value in row], "F32")).read_bytes()
+    first = len(data) - 2 * 12 + 5  # a row and 5 bytes of the next one
+    environment = {**os.environ, "SHARD_TIMEOUT": "2"}
+    with subprocess.Popen([shardrun, "-n", "2", tool, str(path), "-k", "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, env=environment) as process:
+        lines = []
+        for begin, end, answered in ((0, 5, 0), (5, 20, 0), (20, first, 1), (first, len(data), 2)):
+            process.stdin.write(data[begin:end])
+            process.stdin.flush()
+            time.sleep(2.5 if begin in (5, 20) else 0.1)
+            lines += [process.stdout.readline() for _ in range(answered)]
+        rest, errors = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0 and not rest and not errors, (process.returncode, rest, errors)
+        for number, line in enumerate(lines):
+            assert json.loads(line)["query"] == {"vector": number}
+            compare(json.loads(line), search(table, vectors[number], 2))
+        assert len(lines) == 3
+
+
+def check_interrupted(folder):
+    """A signal leaves the old output, and no temporary file."""
+    path, output = save_table(folder / "table.safetensors", make_table(9, 3, 10)), folder / "answers.jsonl"
+    output.write_text("old")
+    for launcher, number, code in (([], signal.SIGINT, -signal.SIGINT), ([], signal.SIGTERM, -signal.SIGTERM),
+                                   ([shardrun, "-n", "2"], signal.SIGINT, 128 + signal.SIGINT)):
+        with subprocess.Popen([*launcher, tool, str(path), "-k", "2", "-o", str(output)], stdin=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as process:
+            process.stdin.write(b"1\n")
+            process.stdin.flush()
+            until = time.monotonic() + SECONDS
+            while not list(folder.glob("answers.jsonl.tmp.*")):
+                assert process.poll() is None and time.monotonic() < until, process.stderr.read()
+                time.sleep(0.02)
+            process.send_signal(number)
+            process.wait(timeout=SECONDS)
+            errors = process.stderr.read().decode()
+            assert process.returncode == code and f"interrupted by signal {int(number)}" in errors, (process.returncode, errors)
+        assert output.read_text() == "old" and not list(folder.glob("*.tmp.*")), list(folder.iterdir())
+
+
 # ---- wrong input ----
 
 
@@ -248,7 +296,11 @@ def check_wrong(folder):
         file.write_bytes(data)
         run(path, "--queries", file, "-k", 2, code=1, find=find)
         cases += 1
-    cases += check_wrong_arguments(folder, path)
+    # The size of the file bounds the number of its rows.
+    empty = save(folder / "empty.safetensors", {"a": ("F32", [2, 0], b"")})
+    assert answers(run(empty, "-k", 1, given=b"[]")[0])[0]["scores"] == [0]
+    run(empty, "--queries", npy(file, (10**18, 0), "<f4", b""), "-k", 1, code=1, find="vectors of 0 numbers; give them as lines")
+    cases += 1 + check_wrong_arguments(folder, path)
     print(f"cases: {cases}")
 
 
@@ -262,6 +314,8 @@ def check_wrong_arguments(folder, path):
     damaged = folder / "damaged.safetensors"
     damaged.write_bytes(path.read_bytes()[:-3])
     out = folder / "out"
+    (folder / "link").symlink_to(".")  # two more paths of `out`
+    (folder / "name").symlink_to("link/out")
     cases = (
         ([several], r'has 5 tensors; its floating tensors of two dimensions are "a" \[2, 3\], "b" \[1, 2\]: choose one by --tensor'),
         ([several, "--tensor", "x"], r'has no tensor "x"; its floating tensors of two dimensions are "a"'),
@@ -274,7 +328,9 @@ def check_wrong_arguments(folder, path):
         ([path, "-k", "1", "--queries", folder], "is a folder"), ([path, "-k", "1", "--names", folder / "missing"], "cannot open"),
         ([path, "-k", "1", "--names", "-"], "is an option"), ([path, "-k", "1", "-o", folder / "no" / "x"], "cannot create"),
         ([path, "-b", "0"], "from 1 to 65536"), (["export", path], "give --npy FILE, --faiss FILE, or both"),
-        (["export", path, "--npy", path], "it is the checkpoint"), (["export", path, "--npy", out, "--faiss", out], "are both"),
+        (["export", path, "--npy", path], "it is the checkpoint"), (["export", path, "--npy", out, "--faiss", out], "are the same file"),
+        (["export", path, "--npy", out, "--faiss", folder / "." / "link" / "out"], "are the same file"),
+        (["export", path, "--npy", folder / "name", "--faiss", out], "are the same file"),
         (["export", several, "--npy", out], "choose one by --tensor"), (["export", path, "-k", "3"], "no option"),
         (["export", odd, "--faiss", out], "row 1 has a number that is not finite in column 1"))
     for number, (arguments, find) in enumerate(cases):
@@ -372,7 +428,7 @@ def read_by_faiss(path, table):
 def main():
     global tool, shardrun, checkpoint_tool
     tool, shardrun, checkpoint_tool = sys.argv[1:]
-    for check in (check_rows, check_vectors, check_names, check_interactive, check_wrong, check_export):
+    for check in (check_rows, check_vectors, check_names, check_interactive, check_slow_vectors, check_interrupted, check_wrong, check_export):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             check(folder)

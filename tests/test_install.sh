@@ -39,6 +39,12 @@ shard-checkpoint: cannot read /dev/null: it is not a regular file" ]
 # So does shard-search.
 search=$(find "$root" -path '*/bin/shard-search')
 "$search" --help | grep -q '^Usage: shard-search CHECKPOINT'
+# It looks for plugins in the folder of those that are installed: a missing one's error ends with it.
+if [ -d "$libraries/libshard" ] && [ ! -e "$libraries/libshard/libshard-cuda.so" ]; then
+    "$search" "$root/none" --device cuda >"$root/output" 2>&1 </dev/null && exit 1
+    folder=$(sed -n 's/.*no libshard-cuda.so in .*:\([^:]*\): .*/\1/p' "$root/output")
+    [ "$(cd "$folder" && pwd -P)" = "$(cd "$libraries/libshard" && pwd -P)" ] || { cat "$root/output"; exit 1; }
+fi
 # Makers that lack an argument do not compile.
 for call in 'shard_zeros(shape)' 'shard_full(shape, 1.0, .dtype = SHARD_INT64)' 'shard_normal(shape, 0.0, 1.0)' \
     '!shard_full(shape)' '!shard_uniform(shape)' '!shard_uniform(shape, 0.0)' '!shard_normal(shape, 0.0)' '!shard_from_host(&shape)'; do

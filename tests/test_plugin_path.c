@@ -68,6 +68,25 @@ START_TEST(test_order)
 }
 END_TEST
 
+/* Of a program that has the library inside. */
+START_TEST(test_added)
+{
+    static const char *const added[] = {"/apart/libshard", "../lib/libshard"};
+    for (int i = 0; i < 2; i++) {
+        shard_plugin_add_folder(added[i]);
+        look("/one");
+        shard_plugin_add_folder(NULL);
+        const char *own = strchr(looked, '\n') + 1, *second = strchr(own, '\n') + 1, *last = strchr(second, '\n') + 1;
+        ck_assert_msg(strncmp(looked, "/one/", 5) == 0 && strstr(second, "/libshard/libshard-test.so\n"), "looked for %s",
+                      looked);
+        char expected[4096];
+        int folder = (int)(strstr(own, "/libshard-test.so") - own);
+        snprintf(expected, sizeof expected, "%.*s%s%s/libshard-test.so\n", i ? folder : 0, own, i ? "/" : "", added[i]);
+        ck_assert_str_eq(last, expected);
+    }
+}
+END_TEST
+
 START_TEST(test_privileged)
 {
     privileged = true;
@@ -158,6 +177,7 @@ int main(void)
     TCase *tcase = test_case(suite, "plugin_path");
     tcase_add_test(tcase, test_unset);
     tcase_add_test(tcase, test_order);
+    tcase_add_test(tcase, test_added);
     tcase_add_test(tcase, test_privileged);
     tcase_add_test(tcase, test_trust);
     tcase_add_test(tcase, test_link);

@@ -6,6 +6,7 @@
  * A line for each step: the milliseconds of both. Then the medians, and the largest memory that each had apart from its operands.
  * turns: each step waits for a line of the standard input (bench_attention.py).
  */
+#include "arguments.h"
 #include "clock.h"
 
 #include <shard/shard.h>
@@ -72,8 +73,9 @@ int main(int argc, char **argv)
     }
     int64_t size[4], peak[2] = {0};
     for (int i = 0; i < 4; i++)
-        size[i] = atoll(argv[i + 1]);
-    int steps = atoi(argv[5]), count = 0;
+        size[i] = whole_argument(argv[i + 1]);
+    int64_t steps = whole_argument(argv[5]);
+    int count = 0;
     bool turns = argc > 6 && strcmp(argv[6], "turns") == 0;
     double times[2][MOST_STEPS];
     SHARD_SCOPE

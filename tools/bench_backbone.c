@@ -4,6 +4,7 @@
  *     bench_backbone ARCH SIZE BATCH [SECONDS [bfloat16 | float16]]
  * The dtype is for autocast. Prints "ARCH SIZE BATCH images/s", the median of the steps after two of warm-up.
  */
+#include "arguments.h"
 #include "clock.h"
 
 
@@ -46,8 +47,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_backbone ARCH SIZE BATCH [SECONDS [bfloat16 | float16]]\n");
         return 2;
     }
-    int64_t size = atoll(argv[2]), batch = atoll(argv[3]);
-    double seconds = argc > 4 ? atof(argv[4]) : 20.0;
+    int64_t size = whole_argument(argv[2]), batch = whole_argument(argv[3]);
+    double seconds = argc > 4 ? number_argument(argv[4]) : 20.0;
     shard_dtype mode = argc < 6 ? SHARD_FLOAT32 : strcmp(argv[5], "float16") == 0 ? SHARD_FLOAT16 : SHARD_BFLOAT16;
     shard_init(NULL, NULL);
     shard_module *model = shard_resnet(argv[1], 1000);

@@ -8,6 +8,7 @@
  * lines are repetitions. `save, async` is the time until the file is there; in brackets the time for which training would wait:
  * of the beginning, of the polls (one each 20 ms) and of the end. bench_checkpoint.py measures PyTorch's.
  */
+#include "arguments.h"
 #include "clock.h"
 
 #include "comm/comm.h"
@@ -169,7 +170,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_checkpoint DIRECTORY [ROWS COLUMNS [column|row]]\n");
         return 2;
     }
-    int64_t rows = argc > 2 ? strtoll(argv[2], NULL, 10) : 1000000, columns = argc > 2 ? strtoll(argv[3], NULL, 10) : 512;
+    int64_t rows = argc > 2 ? whole_argument(argv[2]) : 1000000, columns = argc > 2 ? whole_argument(argv[3]) : 512;
     shard_split split = argc == 5 && strcmp(argv[4], "row") == 0 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
     shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
     shard_module *module = shard_nn_parallel_linear(columns, rows, split, shard_mesh_model_group(mesh), .bias = false);

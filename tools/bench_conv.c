@@ -6,6 +6,7 @@
  * Prints a line for each distinct convolution with GFLOP/s, best of some runs, then the time of all of them and the
  * images a second with nothing else.
  */
+#include "arguments.h"
 #include "clock.h"
 
 #include "base/error.h"
@@ -136,13 +137,13 @@ static void bench(const char *name, network net, shard_dtype dtype)
 
 int main(int argc, char **argv)
 {
-    int64_t batch = argc > 1 ? atoll(argv[1]) : 32, size = argc > 2 ? atoll(argv[2]) : 224;
+    int64_t batch = argc > 1 ? whole_argument(argv[1]) : 32, size = argc > 2 ? whole_argument(argv[2]) : 224;
     shard_dtype dtype = SHARD_FLOAT32;
     for (int i = 0; argc > 3 && i < SHARD_DTYPES; i++) {
         if (strcmp(argv[3], shard_dtype_name((shard_dtype)i)) == 0)
             dtype = (shard_dtype)i;
     }
-    if (batch < 1 || size < 32 || !shard_dtype_is_float(dtype)) {
+    if (size < 32 || !shard_dtype_is_float(dtype)) {
         fprintf(stderr, "usage: bench_conv [batch [image size [dtype]]]\n");
         return 2;
     }

@@ -5,6 +5,7 @@
  *
  * A layer of many classes, its two gradients, and others for comparison: GFLOP/s, best of some runs.
  */
+#include "arguments.h"
 #include "clock.h"
 
 #include "device/device.h"
@@ -57,14 +58,14 @@ static void bench(const char *what, shard_matmul_shape s, shard_dtype dtype)
 
 int main(int argc, char **argv)
 {
-    int64_t rows = argc > 1 ? atoll(argv[1]) : 64, features = argc > 2 ? atoll(argv[2]) : 512;
-    int64_t classes = argc > 3 ? atoll(argv[3]) : 500000;
+    int64_t rows = argc > 1 ? whole_argument(argv[1]) : 64, features = argc > 2 ? whole_argument(argv[2]) : 512;
+    int64_t classes = argc > 3 ? whole_argument(argv[3]) : 500000;
     shard_dtype dtype = SHARD_FLOAT32;
     for (int i = 0; argc > 4 && i < SHARD_DTYPES; i++) {
         if (strcmp(argv[4], shard_dtype_name((shard_dtype)i)) == 0)
             dtype = (shard_dtype)i;
     }
-    if (rows < 1 || features < 1 || classes < 1 || !shard_dtype_is_float(dtype)) {
+    if (!shard_dtype_is_float(dtype)) {
         fprintf(stderr, "usage: bench_matmul [rows [features [classes [dtype]]]]\n");
         return 2;
     }

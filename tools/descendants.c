@@ -29,7 +29,7 @@ static bool read_process(const char *id, process *row)
     fclose(file);
     text[length] = '\0';
     const char *behind_name = strrchr(text, ')');
-    row->id = (pid_t)atol(id);
+    row->id = (pid_t)strtol(id, NULL, 10);
     return behind_name && sscanf(behind_name, ") %c %d", &state, &row->parent) == 2 && state != 'Z' && state != 'X';
 }
 

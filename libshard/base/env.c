@@ -2,11 +2,22 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+static char local_rank[16];
+
+void shard_env_provide_local_rank(int rank)
+{
+    snprintf(local_rank, sizeof local_rank, "%d", rank);
+}
 
 const char *shard_env_string(const char *name, const char *fallback)
 {
     const char *value = getenv(name);
+    if ((!value || !*value) && local_rank[0] && strcmp(name, "LOCAL_RANK") == 0)
+        return local_rank;
     return value && *value ? value : fallback;
 }
 

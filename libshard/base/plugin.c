@@ -23,6 +23,13 @@ const shard_plugin_base shard_plugin_own_base = {
     .calloc = shard_calloc,
 };
 
+static const char *added_folder;
+
+void shard_plugin_add_folder(const char *folder)
+{
+    added_folder = folder;
+}
+
 /* The folder and the owner of the library's file, or of the program that the library is linked into. */
 static bool own_folder(char *folder, size_t bytes, uid_t *owner)
 {
@@ -48,6 +55,18 @@ static bool find_plugin(const char *folders, const char *name, char *found, size
         folders += length + (folders[length] == ':');
     }
     return false;
+}
+
+/* All folders in their order, separated by colons. `first` are those of the environment. */
+static char *list_folders(const char *first, uid_t *owner)
+{
+    char own[PATH_MAX];
+    if (!own_folder(own, sizeof own, owner))
+        return shard_strdup(first);
+    if (!added_folder)
+        return shard_format("%s:%s:%s/libshard", first, own, own);
+    bool absolute = added_folder[0] == '/';
+    return shard_format("%s:%s:%s/libshard:%s%s%s", first, own, own, absolute ? "" : own, absolute ? "" : "/", added_folder);
 }
 
 /* Folders of the environment must not depend on the folder that the program was started in. */
@@ -101,13 +120,12 @@ static shard_status check_trusted(const char *path, uid_t owner)
 
 void *shard_plugin_load(const char *name, const char *symbol, const char *missing, const char *install, bool global)
 {
-    char own[PATH_MAX], path[PATH_MAX];
+    char path[PATH_MAX];
     const char *first = shard_env_path("SHARD_PLUGIN_PATH", "");
     if (check_absolute(first) != SHARD_OK)
         return NULL;
     uid_t owner = 0;
-    char *folders =
-        own_folder(own, sizeof own, &owner) ? shard_format("%s:%s:%s/libshard", first, own, own) : shard_strdup(first);
+    char *folders = list_folders(first, &owner);
     if (!folders)
         return NULL;
     bool found = find_plugin(folders, name, path, sizeof path);

@@ -4,6 +4,7 @@
  */
 #include "comm/rendezvous.h"
 
+#include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -227,12 +228,10 @@ static shard_status compare_hellos(const hello *all, int size)
 /* For devices that are opened later, if the launcher has not said it. */
 static void set_local_rank(const hello *all, int rank)
 {
-    char text[16];
     int local = 0;
     for (int other = 0; other < rank; other++)
         local += all[other].host == all[rank].host;
-    snprintf(text, sizeof text, "%d", local);
-    setenv("LOCAL_RANK", text, 0);
+    shard_env_provide_local_rank(local);
 }
 
 static shard_status greet(shard_rendezvous *rendezvous, const char *forced)

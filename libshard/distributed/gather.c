@@ -28,7 +28,7 @@ shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim,
     shard_tensor *y = counts ? shard_tensor_make(whole, part->dtype, shard_device_of(part)) : NULL;
     bool in_order = shard_shape_product(&whole, 0, dim) == 1;
     shard_tensor *parts = in_order ? y : y ? shard_workspace(y, shard_numel(y), y->dtype) : NULL;
-    void *memory[2];
+    void *memory[2] = {NULL};
     shard_status status = SHARD_OK;
     if (!parts || !shard_load(SHARD_INPUTS(part, parts), memory))
         status = shard_group_fail(group);
@@ -62,7 +62,7 @@ static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *
     shard_tensor *part = counts ? shard_tensor_make(shape, dy->dtype, shard_device_of(dy)) : NULL;
     /* The collective may overwrite its input, and other references to dy may exist. */
     shard_tensor *parts = part ? shard_workspace(dy, shard_numel(dy), dy->dtype) : NULL;
-    void *memory[2];
+    void *memory[2] = {NULL};
     shard_status status = SHARD_OK;
     if (!parts || !shard_load(SHARD_INPUTS(parts, part), memory)) {
         status = shard_group_fail(group);

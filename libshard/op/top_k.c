@@ -211,7 +211,7 @@ static shard_tensor *run(const search *s, shard_shape shape, shard_placement pla
 {
     shard_tensor *y = values ? shard_tensor_make(shape, s->x->dtype, shard_device_of(s->x)) : NULL;
     *index = shard_tensor_make(shape, SHARD_INT64, shard_device_of(s->x));
-    void *memory[3];
+    void *memory[3] = {NULL};
     bool ready = (y || !values) && *index && shard_load(SHARD_INPUTS(y, *index), memory + 1);
     shard_status status = ready ? SHARD_OK : shard_last_status();
     if (s->group)
@@ -276,7 +276,9 @@ static shard_tensor *look_for(search s, bool values, shard_tensor **indices)
         if (s.top)
             shape.dim[s.dim] = s.count;
         shard_placement placement = s.top ? s.x->placement : shard_placement_without(&s.x->placement, s.dim, s.keepdim);
-        y = run(&s, shape, s.group ? (shard_placement){0} : placement, values, &index);
+        if (s.group) /* the result is the whole one on each rank */
+            placement = (shard_placement){0};
+        y = run(&s, shape, placement, values, &index);
     } else if (s.x && s.x->placement.kind == SHARD_SPLIT && s.x->placement.dim == s.dim) {
         shard_group_fail(s.x->placement.group);
     }

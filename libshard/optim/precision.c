@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static bool is_half(shard_dtype dtype)
@@ -94,10 +95,10 @@ shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot
                            optimizer->ops->name, slot->name, placement->dim, shard_group_size(placement->group));
     if (start % columns || shard_numel(range) % columns)
         return shard_error(SHARD_ERROR_UNSUPPORTED,
-                           "%s: this rank has elements %lld to %lld of \"%s\", whose rows have %lld elements, and the state is "
+                           "%s: this rank has elements %" PRId64 " to %" PRId64 " of \"%s\", whose rows have %" PRId64
+                           " elements, and the state is "
                            "one number for each row: partition whole parameters, .partition = SHARD_ZERO_WHOLE",
-                           optimizer->ops->name, (long long)start, (long long)(start + shard_numel(range)), slot->name,
-                           (long long)columns);
+                           optimizer->ops->name, start, start + shard_numel(range), slot->name, columns);
     return SHARD_OK;
 }
 

@@ -133,17 +133,40 @@ static shard_status write_files(export *e)
     return status;
 }
 
+/* Whether both files would have the same name in the same directory, links followed. */
+static shard_status is_one_file(const char *first, const char *second, bool *one)
+{
+    char *targets[] = {shard_file_follow(first), shard_file_follow(second)};
+    const char *names[2] = {NULL, NULL};
+    struct stat folder[2];
+    bool known = targets[0] && targets[1];
+    *one = false;
+    for (int i = 0; i < 2 && known; i++) {
+        char *slash = strrchr(targets[i], '/');
+        names[i] = slash ? slash + 1 : targets[i];
+        char *path = slash ? shard_format("%.*s", (int)(slash - targets[i] + 1), targets[i]) : shard_strdup(".");
+        known = path && stat(path, &folder[i]) == 0; /* if there is no folder, the file cannot be made */
+        free(path);
+    }
+    if (known)
+        *one = folder[0].st_dev == folder[1].st_dev && folder[0].st_ino == folder[1].st_ino && strcmp(names[0], names[1]) == 0;
+    free(targets[0]);
+    free(targets[1]);
+    return shard_last_status();
+}
+
 /* An output never takes the place of the checkpoint or of the other output. */
 static shard_status check_paths(const settings *o, const source *from)
 {
+    bool one = false;
     const char *const paths[] = {o->npy, o->faiss};
     struct stat there;
     for (int i = 0; i < 2; i++)
         if (paths[i] && stat(paths[i], &there) == 0 && there.st_dev == from->opened.st_dev && there.st_ino == from->opened.st_ino)
             return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the checkpoint", paths[i]);
-    if (o->npy && o->faiss && strcmp(o->npy, o->faiss) == 0)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--npy and --faiss are both %s", o->npy);
-    return SHARD_OK;
+    if (o->npy && o->faiss)
+        SHARD_TRY(is_one_file(o->npy, o->faiss, &one));
+    return one ? shard_error(SHARD_ERROR_ARGUMENT, "--npy %s and --faiss %s are the same file", o->npy, o->faiss) : SHARD_OK;
 }
 
 static shard_status export_from(const settings *o, source_list *sources)

@@ -66,10 +66,11 @@ static shard_status read_more(lines *from, size_t bytes, int wait)
 {
     SHARD_TRY(make_room(from, bytes));
     int ready = wait_for_input(from->descriptor, wait);
-    from->waiting = ready == 0 || (ready < 0 && errno == EINTR);
-    if (from->waiting)
+    ssize_t got = ready > 0 ? read(from->descriptor, from->buffer + from->end, from->capacity - from->end) : -1;
+    bool nothing = ready == 0 || (got < 0 && (errno == EINTR || errno == EAGAIN)); /* EAGAIN: another process has read it */
+    from->waiting = nothing && wait >= 0;
+    if (nothing)
         return SHARD_OK;
-    ssize_t got = ready < 0 ? -1 : read(from->descriptor, from->buffer + from->end, from->capacity - from->end);
     if (got < 0)
         return shard_error(SHARD_ERROR_IO, "cannot read %s: %s", lines_path(from), strerror(errno));
     from->end += (size_t)got;

@@ -3,6 +3,8 @@
 
 #include "../checkpoint/source.h"
 
+#include "base/plugin.h"
+
 #include <shard/shard.h>
 
 #include <signal.h>
@@ -24,6 +26,7 @@ static void run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    shard_plugin_add_folder(PLUGIN_FOLDER);
     if (shard_init(&argc, &argv) == SHARD_OK) {
         run(argc, argv);
         shard_agree(shard_world()); /* an error of one rank or of all is printed once */

@@ -3,6 +3,7 @@
 #include "rows.h"
 
 #include "base/error.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "checkpoint/safetensors.h"
 #include "device/device.h"
@@ -147,21 +148,12 @@ shard_status queries_open(queries *q, const char *path)
 void queries_close(queries *q)
 {
     lines_close(&q->from);
+    free(q->raw);
+    q->raw = NULL;
 }
 
-static shard_status read_npy_header(queries *q)
+static shard_status check_npy_shape(const queries *q, const char *path)
 {
-    const char *path = lines_path(&q->from);
-    size_t there, bytes = 0;
-    SHARD_TRY(lines_fill(&q->from, NPY_FIRST, -1, &there));
-    if (there < NPY_FIRST)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: a .npy file of %zu bytes", path, there);
-    SHARD_TRY(npy_header_bytes(path, lines_at(&q->from), &bytes));
-    SHARD_TRY(lines_fill(&q->from, bytes, -1, &there));
-    if (there < bytes)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: ends in the .npy header", path);
-    SHARD_TRY(npy_header_read(&q->header, path, lines_at(&q->from), bytes));
-    lines_take(&q->from, bytes);
     const shard_shape *shape = &q->header.shape;
     bool rows = !shard_dtype_is_float(q->header.dtype);
     if (rows ? shape->ndim != 1 : shape->ndim != 2)
@@ -172,7 +164,33 @@ static shard_status read_npy_header(queries *q)
     if (!rows && shape->dim[1] != q->width)
         return shard_error(SHARD_ERROR_SHAPE, "%s: vectors of %" PRId64 " numbers; the table's rows have %" PRId64, path,
                            shape->dim[1], q->width);
+    if (!rows && q->width == 0) /* no bytes would bound their number */
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: vectors of 0 numbers; give them as lines of JSON", path);
     return SHARD_OK;
+}
+
+/* q->begun is set once the whole header has come; it is looked at from its first byte on each time. */
+static shard_status read_npy_header(queries *q, int wait)
+{
+    const char *path = lines_path(&q->from);
+    size_t there, bytes = 0;
+    SHARD_TRY(lines_fill(&q->from, NPY_FIRST, wait, &there));
+    if (there < NPY_FIRST && !q->from.ended)
+        return SHARD_OK;
+    if (there < NPY_FIRST)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: a .npy file of %zu bytes", path, there);
+    SHARD_TRY(npy_header_bytes(path, lines_at(&q->from), &bytes));
+    SHARD_TRY(lines_fill(&q->from, bytes, wait, &there));
+    if (there < bytes && !q->from.ended)
+        return SHARD_OK;
+    if (there < bytes)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: ends in the .npy header", path);
+    SHARD_TRY(npy_header_read(&q->header, path, lines_at(&q->from), bytes));
+    lines_take(&q->from, bytes);
+    q->begun = true;
+    SHARD_TRY(check_npy_shape(q, path));
+    q->raw = shard_calloc((size_t)shard_max(q->width, 1), sizeof *q->raw);
+    return q->raw ? SHARD_OK : shard_last_status();
 }
 
 /* Looks at the first byte, once it has come. */
@@ -182,13 +200,18 @@ static shard_status begin(queries *q, int wait)
     SHARD_TRY(lines_fill(&q->from, 1, wait, &there));
     if (there == 0 && !q->from.ended)
         return SHARD_OK;
-    q->begun = true;
     q->npy = there > 0 && *lines_at(&q->from) == '\x93';
-    return q->npy ? read_npy_header(q) : SHARD_OK;
+    q->begun = !q->npy;
+    return q->npy ? read_npy_header(q, wait) : SHARD_OK;
 }
 
-/* Rows of a .npy file are a batch, all of them errors if they are wrong. */
-static shard_status read_npy(queries *q, batch *b)
+static int64_t read_index(const void *raw, shard_dtype dtype)
+{
+    return dtype == SHARD_INT64 ? *(const int64_t *)raw : *(const int32_t *)raw;
+}
+
+/* Rows of a .npy file are a batch, all of them errors if they are wrong. What has not come by then is left to the next call. */
+static shard_status read_npy(queries *q, batch *b, int wait)
 {
     const char *path = lines_path(&q->from);
     int64_t count = q->header.shape.dim[0], numbers = shard_dtype_is_float(q->header.dtype) ? q->width : 1;
@@ -196,28 +219,28 @@ static shard_status read_npy(queries *q, batch *b)
     while (b->count < b->most && q->taken < count) {
         char why[WHY_BYTES];
         bool taken;
-        SHARD_TRY(lines_fill(&q->from, bytes, -1, &there));
+        SHARD_TRY(lines_fill(&q->from, bytes, b->count > 0 ? 0 : wait, &there));
+        if (there < bytes && !q->from.ended)
+            return SHARD_OK;
         if (there < bytes)
             return shard_error(SHARD_ERROR_FORMAT, "%s: ends in row %" PRId64 " of %" PRId64, path, q->taken, count);
+        memcpy(q->raw, lines_at(&q->from), bytes);
         if (shard_dtype_is_float(q->header.dtype)) {
-            SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), numbers, lines_at(&q->from), q->header.dtype,
-                                             b->vector + b->count * q->width, SHARD_FLOAT64));
+            SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), numbers, q->raw, q->header.dtype, b->vector + b->count * q->width,
+                                             SHARD_FLOAT64));
             taken = take_vector(q, b, why);
         } else {
-            int64_t row = 0;
-            int32_t narrow;
-            memcpy(bytes == sizeof row ? (void *)&row : &narrow, lines_at(&q->from), bytes);
-            taken = take_row(q, b, bytes == sizeof row ? row : narrow, why);
+            taken = take_row(q, b, read_index(q->raw, q->header.dtype), why);
         }
         if (!taken)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: row %" PRId64 ": %s", path, q->taken, why);
         lines_take(&q->from, bytes);
     }
-    b->last = q->taken == count;
-    SHARD_TRY(b->last ? lines_fill(&q->from, 1, -1, &there) : SHARD_OK);
-    if (b->last && there > 0)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: bytes after its %" PRId64 " rows", path, count);
-    return SHARD_OK;
+    if (q->taken < count)
+        return SHARD_OK;
+    SHARD_TRY(lines_fill(&q->from, 1, b->count > 0 ? 0 : wait, &there));
+    b->last = q->from.ended;
+    return there == 0 ? SHARD_OK : shard_error(SHARD_ERROR_FORMAT, "%s: bytes after its %" PRId64 " rows", path, count);
 }
 
 /* The answer to a wrong query. The reason repeats some of the input, which may not be UTF-8. */
@@ -264,5 +287,5 @@ shard_status queries_read(queries *q, batch *b, int wait)
         SHARD_TRY(begin(q, wait));
     if (!q->begun)
         return SHARD_OK;
-    return q->npy ? read_npy(q, b) : read_lines(q, b, wait);
+    return q->npy ? read_npy(q, b, wait) : read_lines(q, b, wait);
 }

@@ -33,6 +33,7 @@ typedef struct queries {
     bool begun;    /* the first bytes were seen */
     bool npy;
     npy_header header;
+    double *raw; /* [width] of a .npy file: a row in its type, aligned, which the input is not */
 } queries;
 
 /* path: NULL or "-" is standard input. The caller sets names, rows, width and most. */

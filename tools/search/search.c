@@ -6,6 +6,8 @@
 #include "rows.h"
 #include "table.h"
 
+#include "../checkpoint/source.h"
+
 #include "base/error.h"
 #include "base/memory.h"
 
@@ -97,7 +99,9 @@ static shard_status run_batch(search *s, bool *last)
 {
     batch *b = &s->batch;
     batch_clear(b, s->table.width);
-    if (s->reads)
+    if (signal_taken())
+        shard_error(SHARD_ERROR_IO, "interrupted by signal %d", signal_taken());
+    else if (s->reads)
         queries_read(&s->queries, b, WAIT);
     int64_t state[2] = {b->count, b->last};
     SHARD_TRY(broadcast(state, 2));
@@ -125,7 +129,6 @@ static shard_status allocate(search *s)
     return s->score && s->found ? batch_open(&s->batch, s->options->batch, s->table.width) : shard_last_status();
 }
 
-/* Opens the files of rank 0. */
 /* The output takes the place of a file of that name, which must not be one that is read. */
 static shard_status check_output(const settings *o)
 {
@@ -140,6 +143,7 @@ static shard_status check_output(const settings *o)
     return SHARD_OK;
 }
 
+/* Opens the files that rank 0 reads. */
 static shard_status open_files(search *s)
 {
     const settings *o = s->options;
@@ -151,8 +155,17 @@ static shard_status open_files(search *s)
                            .width = s->table.width,
                            .most = s->table.most,
                            .from.descriptor = -1};
-    SHARD_TRY(queries_open(&s->queries, o->queries));
-    return answers_open(&s->answers, o->output, s->table.dtype);
+    return queries_open(&s->queries, o->queries);
+}
+
+/* The signals come first, or one could leave the temporary file of --output. */
+static shard_status open_output(search *s)
+{
+    if (s->options->output)
+        signals_take();
+    if (s->reads)
+        answers_open(&s->answers, s->options->output, s->table.dtype);
+    return shard_agree(shard_world());
 }
 
 static shard_status run(search *s)
@@ -162,6 +175,7 @@ static shard_status run(search *s)
     if (allocate(s) == SHARD_OK && s->reads)
         open_files(s);
     SHARD_TRY(shard_agree(shard_world()));
+    SHARD_TRY(open_output(s));
     while (!last)
         SHARD_TRY(run_batch(s, &last));
     return s->reads && shard_last_status() == SHARD_OK ? answers_finish(&s->answers) : shard_last_status();

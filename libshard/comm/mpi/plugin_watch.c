@@ -34,9 +34,11 @@ static struct {
 static int launched_rank(void)
 {
     static const char *const variables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
-        if (getenv(variables[i]))
-            return atoi(getenv(variables[i]));
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *text = getenv(variables[i]);
+        if (text)
+            return (int)strtol(text, NULL, 10);
+    }
     return 0;
 }
 

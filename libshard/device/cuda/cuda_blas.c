@@ -145,7 +145,9 @@ typedef union factor {
 
 static factor factor_of(double value, shard_dtype dtype)
 {
-    return dtype == SHARD_FLOAT64 ? (factor){.d = value} : (factor){.f = (float)value};
+    if (dtype == SHARD_FLOAT64)
+        return (factor){.d = value};
+    return (factor){.f = (float)value};
 }
 
 /* cuBLAS reads matrices by columns, so it sees ours transposed: it computes c^T = op(b)^T op(a)^T, and a matrix that

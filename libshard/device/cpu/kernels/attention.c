@@ -293,11 +293,12 @@ static void R(backward_block)(const job *j, const R(space) * p, int64_t head, in
 /* Where the task's sums of a gradient are: in the gradient itself, if its rows are whole vectors of `real`. */
 static real *R(sums_at)(const job *j, int64_t task, void *gradient, void *sums, int64_t cols, int64_t pitch)
 {
+    if (!gradient)
+        return NULL;
     int64_t size = j->s->keys * pitch;
     real *at = sums ? (real *)sums + task * size : (real *)gradient + task * j->s->keys * cols;
-    if (gradient)
-        memset(at, 0, (size_t)size * sizeof *at);
-    return gradient ? at : NULL;
+    memset(at, 0, (size_t)size * sizeof *at);
+    return at;
 }
 
 /* The blocks of one key head that a part has: every `parts`-th one. */

@@ -5,10 +5,11 @@ static void R(merge)(int64_t rows, int64_t in, const double *tile_stats, double 
 {
 #pragma omp parallel for schedule(static) if (rows * in >= PARALLEL)
     for (int64_t i = 0; i < rows; i++) {
-        real factor = (real)merge_row(tile_stats + i * SHARD_CE_STATS, stats + i * SHARD_CE_STATS), *row = (real *)sum + i * in;
+        real factor = (real)merge_row(tile_stats + i * SHARD_CE_STATS, stats + i * SHARD_CE_STATS);
         center[i] = stats[i * SHARD_CE_STATS + SHARD_CE_MAX];
         if (!sum || factor == 1)
             continue;
+        real *row = (real *)sum + i * in;
 #pragma omp simd
         for (int64_t k = 0; k < in; k++)
             row[k] *= factor;
