@@ -1,13 +1,15 @@
 """check_spell.py SHARDRUN SPELL PREPARE: the words that prepare makes, training on one rank and on several, resuming on another
-number of ranks, sampled classes and bfloat16, corrections of standard input, and errors."""
+number of ranks, sampled classes and bfloat16, corrections of standard input, errors, and the baselines that are installed."""
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
 SHARDRUN, SPELL, PREPARE = sys.argv[1:]
+SCRIPTS = pathlib.Path(PREPARE).resolve().parent
 LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 MODEL = "--features 512 --dim 16 --channels 8 --scale 12".split()
 RUN = [*MODEL, *"--pairs 1000 --epochs 3 --tied-epochs 1 -b 96 --lr 0.01 --seed 5".split()]
@@ -158,6 +160,17 @@ def check_head_options(folder):
     check(untied[-1]["top1"] > 40, f"rows of the first encoder: {untied[-1]}")
 
 
+def check_scripts(folder):
+    for name in ("hunspell", "aspell"):
+        done = subprocess.run([sys.executable, SCRIPTS / "baselines.py", "--only", name, folder / "data"], capture_output=True, text=True,
+                              timeout=LIMIT)
+        found = re.fullmatch(rf"{name} +top-1 (\S+)  top-5 (\S+)  \((\d+) words, \S+ words/s\)\n", done.stdout)
+        right = float(found[1]) > 60 and float(found[2]) > 80 if found else done.stdout == f"{name}: not installed\n"
+        check(done.returncode == 0 and right, f"{name}: {done}")
+    done = subprocess.run([SCRIPTS / "run", "--help"], capture_output=True, text=True, timeout=LIMIT)
+    check(done.returncode == 0 and "--quick: the 100,000 most useful words" in done.stdout, f"{done}")
+
+
 def check_errors(folder):
     train(folder, "--keep", 1, expect="--keep 1: the one before must stay")
     train(folder, "-e", expect="--evaluate needs a model")
@@ -184,6 +197,7 @@ def main():
             sys.exit("\n".join(FAILED))
         check_correct(folder, check_resume(folder, one))
         check_head_options(folder)
+        check_scripts(folder)
         check_errors(folder)
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0
