@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Baselines on the words that prepare has written: words.txt and test.txt of DIR.
+
+    apt-get install hunspell aspell
+    python3 -m venv venv && venv/bin/pip install symspellpy
+    venv/bin/python baselines.py DIR
+
+    hunspell    a dictionary of the plain words, without affixes; hunspell -a
+    aspell      a master dictionary of the words with the settings of English; aspell -a --sug-mode MODE
+    symspell    edit distance 2, by distance and then by the counts of words.txt (symspellpy)
+
+All get the same words, and the same typed words one at a time. A typed word that is in the dictionary is its own first
+correction, as it is for spell. Printed are the parts of the typed words whose correction is the first one, and among the first five,
+and the typed words a second, without the time to load the dictionary.
+"""
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = 5
+
+
+def read_pairs(path):
+    with open(path, encoding="utf-8") as file:
+        return [line.rstrip("\n").split(" ") for line in file]
+
+
+def ask(command, typed):
+    """({typed word: corrections}, seconds) of a program with ispell's protocol: a line for each word, then an empty one."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", bufsize=1) as process:
+        process.stdout.readline() # the version
+        begun = None
+        found = {}
+        for word in ["a", *typed]: # the first one loads the dictionary
+            if word != "a" and begun is None:
+                begun = time.perf_counter()
+            process.stdin.write(f"^{word}\n")
+            process.stdin.flush()
+            corrections = []
+            for line in iter(process.stdout.readline, "\n"):
+                if not line:
+                    sys.exit(f"{command[0]} ended at \"{word}\"")
+                if line[0] in "*+-" and not corrections:
+                    corrections = [word]
+                elif line[0] == "&" and not corrections:
+                    corrections = line.rstrip("\n").partition(": ")[2].split(", ")
+            found[word] = corrections
+        seconds = time.perf_counter() - begun
+        process.stdin.close()
+        process.wait()
+    return found, seconds
+
+
+def by_hunspell(words, typed, folder, _):
+    stem = os.path.join(folder, "words")
+    with open(stem + ".dic", "w", encoding="utf-8") as file:
+        file.write(f"{len(words)}\n" + "".join(word.replace("/", "\\/") + "\n" for word, _ in words))
+    letters = "".join(sorted({letter for word, _ in words for letter in word if letter.isalpha()}))
+    with open(stem + ".aff", "w", encoding="utf-8") as file:
+        file.write(f"SET UTF-8\nTRY esianrtolcdugmphbyfvkwzxjq\nWORDCHARS '-.{letters}\nMAXDIFF 5\n")
+    return ask(["hunspell", "-a", "-i", "UTF-8", "-d", stem], typed)
+
+
+def by_aspell(words, typed, folder, mode):
+    master = os.path.join(folder, "words.rws")
+    subprocess.run(["aspell", "--lang=en", "--encoding=utf-8", "create", "master", master], text=True, encoding="utf-8", check=True,
+                   input="".join(word + "\n" for word, _ in words), stderr=subprocess.DEVNULL)
+    return ask(["aspell", "-a", "--lang=en", "--encoding=utf-8", f"--master={master}", f"--sug-mode={mode}", f"--home-dir={folder}"], typed)
+
+
+def by_symspell(words, typed, folder, _):
+    from symspellpy import SymSpell, Verbosity
+    model = SymSpell(max_dictionary_edit_distance=2, prefix_length=7)
+    for word, count in words:
+        model.create_dictionary_entry(word, int(count) + 1)
+    begun = time.perf_counter()
+    found = {word: [one.term for one in model.lookup(word, Verbosity.ALL, max_edit_distance=2)[:TOP]] for word in typed}
+    return found, time.perf_counter() - begun
+
+
+def main(argv):
+    baselines = {"hunspell": by_hunspell, "aspell": by_aspell, "symspell": by_symspell}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list(baselines), help="this baseline alone")
+    parser.add_argument("--sug-mode", default="normal", metavar="MODE", help="aspell's: ultra, fast, normal, slow, bad-spellers (%(default)s)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th typed word (%(default)s)")
+    parser.add_argument("folder", metavar="DIR")
+    wanted = parser.parse_args(argv)
+    words = read_pairs(os.path.join(wanted.folder, "words.txt"))
+    test = read_pairs(os.path.join(wanted.folder, "test.txt"))[::wanted.every]
+    for name, predict in baselines.items():
+        if wanted.only not in (None, name):
+            continue
+        if name != "symspell" and not shutil.which(name):
+            print(f"{name}: not installed")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found, seconds = predict(words, [typed for typed, _ in test], folder, wanted.sug_mode)
+        # aspell and hunspell write a correction like its typed word; words.txt is in lower case.
+        lower = {typed: [one.lower() for one in ones[:TOP]] for typed, ones in found.items()}
+        first = sum(lower[typed][:1] == [correction] for typed, correction in test)
+        among = sum(correction in lower[typed] for typed, correction in test)
+        print(f"{name:10} top-1 {100 * first / len(test):.2f}  top-5 {100 * among / len(test):.2f}  "
+              f"({len(test)} words, {len(test) / seconds:.1f} words/s)", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

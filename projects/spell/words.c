@@ -1,0 +1,245 @@
+/* Reads the dictionary and the test, strictly: a file that is malformed is refused with its line. */
+#include "words.h"
+
+#include "agree.h"
+#include "random.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reader {
+    FILE *file;
+    const char *path;
+    int64_t line;
+    char *text; /* of the line, without its end */
+    size_t room;
+    int64_t rows, row_room; /* lines that were taken */
+    int64_t bytes, byte_room;
+} reader;
+
+static shard_status refuse(const reader *from, const char *problem)
+{
+    char shown[4 * 80 + 1], start[80];
+    snprintf(start, sizeof start, "%s", from->text);
+    return shard_error(SHARD_ERROR_FORMAT, "%s: line %" PRId64 ": \"%s\": %s", from->path, from->line,
+                       shard_printable(shown, sizeof shown, start), problem);
+}
+
+/* ---- lines ---- */
+
+static shard_status open_reader(reader *from, const char *path)
+{
+    *from = (reader){.file = fopen(path, "rb"), .path = path};
+    return from->file ? SHARD_OK : shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+}
+
+static void close_reader(reader *from)
+{
+    if (from->file)
+        fclose(from->file);
+    free(from->text);
+}
+
+/* Reads a line of two words with one space between, and ends the first with a 0; *second is NULL at the end of the file. */
+static shard_status read_line(reader *from, const char **second)
+{
+    *second = NULL;
+    errno = 0;
+    ssize_t length = getline(&from->text, &from->room, from->file);
+    if (length < 0)
+        return feof(from->file) ? SHARD_OK : shard_error(SHARD_ERROR_IO, "%s: %s", from->path, strerror(errno));
+    from->line++;
+    if (length > 0 && from->text[length - 1] == '\n')
+        from->text[--length] = '\0';
+    char *space = strchr(from->text, ' ');
+    if (strlen(from->text) != (size_t)length || !space || space == from->text || !space[1] || strchr(space + 1, ' '))
+        return refuse(from, "it is not two words with a space between");
+    if (space - from->text > WORDS_MOST_BYTES)
+        return refuse(from, "its word has more than 63 bytes");
+    *space = '\0';
+    *second = space + 1;
+    return SHARD_OK;
+}
+
+/* Makes room for `more` elements after `count`. */
+static shard_status grow(const reader *from, void *array, int64_t count, int64_t more, int64_t room, size_t bytes)
+{
+    if (count + more <= room)
+        return SHARD_OK;
+    void *moved = realloc(*(void **)array, (size_t)(2 * room + more) * bytes);
+    if (!moved)
+        return shard_error(SHARD_ERROR_MEMORY, "%s: no memory for %" PRId64 " words", from->path, 2 * room + more);
+    *(void **)array = moved;
+    return SHARD_OK;
+}
+
+/* Adds the line's first word and a number to the arrays. */
+static shard_status add_row(reader *from, char **text, int64_t **begin, int64_t **numbers, int64_t number)
+{
+    int64_t length = (int64_t)strlen(from->text) + 1;
+    shard_status status = grow(from, text, from->bytes, length, from->byte_room, 1);
+    if (status == SHARD_OK && from->bytes + length > from->byte_room)
+        from->byte_room = 2 * from->byte_room + length;
+    if (status == SHARD_OK)
+        status = grow(from, begin, from->rows, 1, from->row_room, sizeof **begin);
+    if (status == SHARD_OK)
+        status = grow(from, numbers, from->rows, 1, from->row_room, sizeof **numbers);
+    if (status != SHARD_OK)
+        return status;
+    if (from->rows + 1 > from->row_room)
+        from->row_room = 2 * from->row_room + 1;
+    memcpy(*text + from->bytes, from->text, (size_t)length);
+    (*begin)[from->rows] = from->bytes;
+    (*numbers)[from->rows++] = number;
+    from->bytes += length;
+    return SHARD_OK;
+}
+
+/* ---- the dictionary ---- */
+
+static shard_status read_words(reader *from, words *dictionary)
+{
+    const char *second;
+    shard_status status = read_line(from, &second);
+    while (status == SHARD_OK && second) {
+        size_t digits = strspn(second, "0123456789");
+        int64_t times = digits <= 15 && !second[digits] ? (int64_t)strtoll(second, NULL, 10) : -1;
+        if (times < 0)
+            return refuse(from, "its count is not a whole number of at most 15 digits");
+        if (from->rows > 0 && strcmp(dictionary->text + dictionary->begin[from->rows - 1], from->text) >= 0)
+            return refuse(from, "words are sorted by their bytes, and none is there twice");
+        status = add_row(from, &dictionary->text, &dictionary->begin, &dictionary->times, times);
+        if (status == SHARD_OK)
+            status = read_line(from, &second);
+    }
+    dictionary->count = from->rows;
+    if (status == SHARD_OK && dictionary->count < 2)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " words; a dictionary has at least 2", from->path,
+                           dictionary->count);
+    return status;
+}
+
+words *words_open(const char *path)
+{
+    reader from;
+    words *dictionary = calloc(1, sizeof *dictionary);
+    if (!dictionary)
+        shard_error(SHARD_ERROR_MEMORY, "%s: no memory", path);
+    shard_status status = open_reader(&from, path);
+    if (status == SHARD_OK && dictionary)
+        status = read_words(&from, dictionary);
+    close_reader(&from);
+    if (status == SHARD_OK)
+        return dictionary;
+    words_close(dictionary);
+    return NULL;
+}
+
+void words_close(words *dictionary)
+{
+    if (!dictionary)
+        return;
+    free(dictionary->text);
+    free(dictionary->begin);
+    free(dictionary->times);
+    free(dictionary);
+}
+
+int64_t words_find(const words *dictionary, const char *word)
+{
+    int64_t low = 0, high = dictionary->count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        int order = strcmp(words_at(dictionary, middle), word);
+        if (order == 0)
+            return middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
+}
+
+/* ---- the test ---- */
+
+static shard_status read_typed(reader *from, const words *dictionary, typed_words *typed)
+{
+    const char *correction;
+    shard_status status = read_line(from, &correction);
+    while (status == SHARD_OK && correction) {
+        int64_t class = words_find(dictionary, correction);
+        if (class < 0)
+            return refuse(from, "its correction is not in words.txt");
+        status = add_row(from, &typed->text, &typed->begin, &typed->class, class);
+        if (status == SHARD_OK)
+            status = read_line(from, &correction);
+    }
+    typed->count = from->rows;
+    if (status == SHARD_OK && typed->count < 1)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: it has no words", from->path);
+    return status;
+}
+
+typed_words *words_open_typed(const char *path, const words *dictionary)
+{
+    reader from;
+    typed_words *typed = calloc(1, sizeof *typed);
+    if (!typed)
+        shard_error(SHARD_ERROR_MEMORY, "%s: no memory", path);
+    shard_status status = open_reader(&from, path);
+    if (status == SHARD_OK && typed)
+        status = read_typed(&from, dictionary, typed);
+    close_reader(&from);
+    if (status == SHARD_OK)
+        return typed;
+    words_close_typed(typed);
+    return NULL;
+}
+
+void words_close_typed(typed_words *typed)
+{
+    if (!typed)
+        return;
+    free(typed->text);
+    free(typed->begin);
+    free(typed->class);
+    free(typed);
+}
+
+/* ---- ranks ---- */
+
+typedef struct summary {
+    int64_t words, typed;
+    uint64_t hash;
+} summary;
+
+static uint64_t hash_rows(uint64_t hash, int64_t count, const char *text, const int64_t *begin, const int64_t *numbers)
+{
+    for (int64_t i = 0; i < count; i++) {
+        for (const char *c = text + begin[i]; *c; c++)
+            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u; /* FNV-1a */
+        hash = random_hash(hash, (uint64_t)numbers[i], 0);
+    }
+    return hash;
+}
+
+static void write_summary(const void *of, int64_t index, char *text)
+{
+    const summary *all = of;
+    (void)index;
+    snprintf(text, AGREE_BYTES, "%" PRId64 " words and %" PRId64 " tests, hash %016" PRIx64, all->words, all->typed, all->hash);
+}
+
+shard_status words_agree(const words *dictionary, const typed_words *typed)
+{
+    summary all = {.words = dictionary->count, .typed = typed ? typed->count : 0};
+    all.hash = hash_rows(0xcbf29ce484222325u, dictionary->count, dictionary->text, dictionary->begin, dictionary->times);
+    if (typed)
+        all.hash = hash_rows(all.hash, typed->count, typed->text, typed->begin, typed->class);
+    return agree_on("the words of DIR", "give all ranks the same files",
+                    (agree_list){.count = 1, .write = write_summary, .of = &all});
+}
