@@ -221,6 +221,55 @@ def check_file(folder, out):
         check(done.returncode == 0 and read_tensors(folder / "copy.safetensors") == model, f"copy on {ranks} ranks: {text_of(done)}")
 
 
+def normalize(row, model, name):
+    mean = sum(row) / len(row)
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in row) / len(row) + 1e-5)
+    return [(x - mean) / deviation * w + b for x, w, b in zip(row, model[name + ".weight"][1], model[name + ".bias"][1])]
+
+
+def multiply(row, model, name):
+    """A row times a weight [in, out], as GPT-2's file has it, plus the bias."""
+    (_, width), weight = model[name + ".weight"]
+    result = list(model[name + ".bias"][1])
+    for i, x in enumerate(row):
+        for k, w in enumerate(weight[i * width:(i + 1) * width]):
+            result[k] += x * w
+    return result
+
+
+def attend(queries, keys, values, size):
+    """Of the last query to all keys, head by head."""
+    result = []
+    for head in range(0, len(queries), size):
+        scores = [sum(q * k for q, k in zip(queries[head:head + size], key[head:head + size])) / math.sqrt(size) for key in keys]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        result += [sum(w * value[i] for w, value in zip(weights, values)) / sum(weights) for i in range(head, head + size)]
+    return result
+
+
+def reference_logits(model, tokens, layers, heads):
+    """GPT-2 by the names and shapes of its file, a token after the other."""
+    model = {name.removeprefix("transformer."): value for name, value in model.items()}
+    width = model["wte.weight"][0][1]
+    rows = lambda name: [model[name][1][i:i + width] for i in range(0, len(model[name][1]), width)]
+    embedding, positions, logits = rows("wte.weight"), rows("wpe.weight"), []
+    keys, values = [[] for _ in range(layers)], [[] for _ in range(layers)]
+    for at, token in enumerate(tokens):
+        x = [a + b for a, b in zip(embedding[token], positions[at])]
+        for i in range(layers):
+            qkv = multiply(normalize(x, model, f"h.{i}.ln_1"), model, f"h.{i}.attn.c_attn")
+            keys[i].append(qkv[width:2 * width])
+            values[i].append(qkv[2 * width:])
+            y = multiply(attend(qkv[:width], keys[i], values[i], width // heads), model, f"h.{i}.attn.c_proj")
+            x = [a + b for a, b in zip(x, y)]
+            y = multiply(normalize(x, model, f"h.{i}.ln_2"), model, f"h.{i}.mlp.c_fc")
+            y = [0.5 * u * (1 + math.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u ** 3))) for u in y]
+            x = [a + b for a, b in zip(x, multiply(y, model, f"h.{i}.mlp.c_proj"))]
+        x = normalize(x, model, "ln_f")
+        logits += [sum(a * b for a, b in zip(x, row)) for row in embedding]
+    return logits
+
+
 def compute_logits(folder, out, step, tokens, ranks=1):
     done = start(PARTS, "logits", out, folder / "logits.safetensors", step, *tokens, ranks=ranks)
     check(done.returncode == 0, f"logits on {ranks} ranks: {text_of(done)}")
@@ -230,6 +279,7 @@ def compute_logits(folder, out, step, tokens, ranks=1):
 def check_cache(folder, out):
     tokens = [(7 * i * i + 3) % 290 for i in range(16)]
     whole = compute_logits(folder, out, 0, tokens)
+    compare("logits", whole, reference_logits(read_tensors(out / "model.safetensors"), tokens, 2, 4))
     for ranks, step in ((1, 1), (1, 5), (2, 1), (3, 7), (2, 0)):
         compare(f"logits by {step} tokens on {ranks} ranks", compute_logits(folder, out, step, tokens, ranks), whole)
     done = start(PARTS, "logits", out, folder / "logits.safetensors", 1, *tokens, 1)
