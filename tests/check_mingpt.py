@@ -197,6 +197,9 @@ def check_resume(folder):
         again = train(folder, "-e", *of_model, base=MODEL + ["-b", "12"])
         compare(f"-e {of_model}", [again[0]["loss"], again[0]["bits_per_byte"]], [rest[-1]["loss"], rest[-1]["bits_per_byte"]], 1e-6)
     check(abs(rest[-1]["perplexity"] - math.exp(rest[-1]["loss"])) < 1e-3, f"{rest[-1]}")
+    validation = (folder / "text/val.txt").read_text()
+    bits = rest[-1]["loss"] / math.log(2) * len(encode(folder, out, validation)) / len(validation)
+    compare("bits per byte", [rest[-1]["bits_per_byte"]], [bits], 1e-9)
     newest = max(out.glob("step-*/checkpoint.safetensors"))
     train(folder, "--n-layer", 1, "--resume", newest, "--tokenizer", "bpe", "--vocab-size", 300,
           expect="its n_layer is 2, not 1; start with the run's own --n-layer")
