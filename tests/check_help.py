@@ -8,7 +8,7 @@ import sys
 
 LIMIT = 60 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 OPTION = re.compile(r"  (?:-\w,| {3}) --(\S+)(?: (\S+))?(?:$| {2,})")
-SAMPLES = re.compile(r"\b(images|points)\b")
+SAMPLES = re.compile(r"\b(images|points|blocks)\b")
 # Options of a program that is no trainer, where the trainers' ones of the same name mean something else. Those of the section "Model" are each program's own.
 OWN = {("zero", "steps"), ("zero", "memory-report"), ("zero", "layers"), ("zero", "width")}
 IMAGENET = """accumulate arch batch-size bucket-mib check-replicas clip-grad crop-scale cuda-graph device dtype enable-amp-mode
@@ -18,7 +18,8 @@ nesterov no-flip non-finite num-classes optimizer output pretrained pretrained-s
 save-async save-every seed shift skip-bad-images stem steps sync-bn synthetic tensorboard val-interval warmup-epochs warmup-steps wd width
 workers""".split()
 # Names that other programs have for an option, the word that shows that they are read, and the name in the error.
-ALSO = {"imagenet": [("learning-rate", "lr"), ("weight-decay", "wd")], "debs": [("learning-rate", "lr"), ("weight-decay", "wd")]}
+ALSO = {"imagenet": [("learning-rate", "lr"), ("weight-decay", "wd")], "debs": [("learning-rate", "lr"), ("weight-decay", "wd")],
+        "mingpt": [("learning-rate", "lr"), ("weight-decay", "wd")]}
 FAILED = []
 
 

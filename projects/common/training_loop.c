@@ -23,8 +23,10 @@ shard_status training_loop_save(const training_loop *loop, bool best)
 {
     if (!loop->options->output)
         return SHARD_OK;
-    shard_tensors *all = training_collect(loop->model, loop->optimizers), *model = shard_state_dict(loop->model);
-    shard_status status = shard_last_status();
+    shard_tensors *model = loop->export ? loop->export(loop->run) : shard_state_dict(loop->model), *all = shard_tensors_create();
+    shard_status status = shard_tensors_extend(all, "", model);
+    if (status == SHARD_OK)
+        status = training_optimizers_add_state(loop->optimizers, all, TRAINING_OPTIMIZER);
     if (status == SHARD_OK)
         status = training_checkpoint_save(loop->checkpoint, all, model, loop->at, best);
     shard_tensors_destroy(all);

@@ -17,6 +17,8 @@ typedef struct training_loop {
     shard_module *model;
     progress *shown;
 
+    /* The model's tensors as files have them, which the caller destroys. NULL: those of shard_state_dict. */
+    shard_tensors *(*export)(void *run);
     /* Begins the epoch at the position, with its next step. */
     shard_status (*begin)(void *run);
     /* Makes a step, and moves the position's epoch_step and step. *interrupted: a rank has received a signal. */

@@ -24,17 +24,17 @@ static precision choose_precision(const training_options *wanted, const head_opt
 
 static shard_optimizer *choose(const training_options *wanted, precision p, const shard_tensors *parameters)
 {
-    double lr = wanted->lr, decay = wanted->weight_decay;
+    double lr = wanted->lr, decay = wanted->weight_decay, beta2 = wanted->beta2 > 0 ? wanted->beta2 : 0.999;
     switch ((training_optimizer)wanted->optimizer) {
     case TRAINING_SGD:
         return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
                          .decay_1d = false, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_ADAM:
-        return shard_adam(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed,
-                          .state_dtype = p.state_dtype);
+        return shard_adam(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
+                          .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_ADAMW:
-        return shard_adamw(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed,
-                           .state_dtype = p.state_dtype);
+        return shard_adamw(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
+                           .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_LARS:
         return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
                           .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);

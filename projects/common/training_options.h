@@ -46,6 +46,7 @@ typedef struct training_options {
     int64_t epochs, steps, batch;
     int optimizer; /* training_optimizer */
     double lr, momentum, weight_decay, clip_grad;
+    double beta2; /* of Adam and AdamW; 0: 0.999 */
     bool nesterov;
     int lr_schedule; /* shard_schedule_kind */
     int64_t lr_step_size, warmup_steps;

@@ -78,8 +78,8 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "images"),
-    {COMMAND_WHOLE, "accumulate", "a step's batch goes through the model in N parts, for less memory; batch norms see a part",
-     "N", AT(accumulate), .least = 1, .most = 1e9},
+    {COMMAND_WHOLE, "accumulate", "a step's batch goes through the model in N parts, for less memory", "N", AT(accumulate),
+     .least = 1, .most = 1e9},
     {COMMAND_NUMBER, "label-smoothing", "part of each label that is spread evenly over all classes", "X", AT(label_smoothing),
      .most = 1},
     TRAINING_NON_FINITE_ROW(options, training),

@@ -1,0 +1,170 @@
+/* Continues a text, a token of each sample at a time. Every rank draws the same tokens. */
+#include "trainer.h"
+
+#include "random.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The tokens of all samples, and the cache of the keys and values of those that the network has seen. */
+typedef struct continuation {
+    trainer *run;
+    int64_t samples, length, room; /* tokens of each sample */
+    int64_t *token;                /* [samples, room] */
+    gpt_cache cache;
+} continuation;
+
+/* The features of each sample's last token, [samples, n_embd]. The cache is for positions that are counted from the first token
+ * on; once a block is full, the last block_size tokens have others, and go through the network anew. */
+static shard_tensor *features_of_last(continuation *of)
+{
+    int64_t size = of->run->config.block_size, begin = of->cache.length;
+    if (of->length > size) {
+        gpt_cache_clear(&of->cache);
+        begin = of->length - size;
+    }
+    int64_t count = of->length - begin, *token = calloc((size_t)(of->samples * count) + 1, sizeof *token);
+    if (!token) {
+        shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " tokens", of->samples * count);
+        return NULL;
+    }
+    for (int64_t i = 0; i < of->samples; i++)
+        memcpy(token + i * count, of->token + i * of->room + begin, (size_t)count * sizeof *token);
+    shard_tensor *x = shard_from_host(token, SHARD_SHAPE(of->samples, count), .dtype = SHARD_INT64);
+    free(token);
+    x = gpt_forward(of->run->network, x, of->length > size ? NULL : &of->cache, NULL);
+    return shard_reshape(shard_narrow(x, 1, count - 1, 1), SHARD_SHAPE(of->samples, of->run->config.n_embd));
+}
+
+/* The number among `count` that a random number in [0, 1) falls on, each in proportion to exp(logit / temperature). */
+static int64_t draw(const float *logit, int64_t count, double temperature, double uniform)
+{
+    double most = -INFINITY, sum = 0, below = 0;
+    for (int64_t i = 0; i < count; i++)
+        most = fmax(most, logit[i]);
+    for (int64_t i = 0; i < count; i++)
+        sum += exp((logit[i] - most) / temperature);
+    for (int64_t i = 0; i < count; i++) {
+        below += exp((logit[i] - most) / temperature);
+        if (uniform * sum < below)
+            return i;
+    }
+    return count - 1;
+}
+
+/* Logits, [samples, count], and the tokens that they are of (NULL: all, in order), to the next token of each sample. */
+static shard_status draw_each(continuation *of, shard_tensor *logits, shard_tensor *tokens)
+{
+    const options *wanted = of->run->options;
+    int64_t count = logits ? shard_tensor_size(logits, 1) : 0, all = of->samples * count;
+    float *logit = calloc((size_t)all + 1, sizeof *logit);
+    int64_t *token = calloc((size_t)all + 1, sizeof *token);
+    if (!logit || !token)
+        shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " logits", all);
+    else
+        shard_copy_to_host(logits, logit, (size_t)all * sizeof *logit);
+    if (logit && token && tokens)
+        shard_copy_to_host(tokens, token, (size_t)all * sizeof *token);
+    for (int64_t i = 0; i < of->samples && shard_last_status() == SHARD_OK; i++) {
+        random_stream stream = random_start((uint64_t)wanted->training.seed, (uint64_t)i, (uint64_t)of->length);
+        int64_t drawn = draw(logit + i * count, count, wanted->temperature, random_uniform(&stream));
+        of->token[i * of->room + of->length] = tokens ? token[i * count + drawn] : drawn;
+    }
+    free(logit);
+    free(token);
+    return shard_last_status();
+}
+
+static shard_status take_most_probable(continuation *of, shard_tensor *logits)
+{
+    shard_tensor *most = shard_argmax(logits, -1, false);
+    for (int64_t i = 0; i < of->samples && most; i++) {
+        int64_t token = (int64_t)shard_item(shard_narrow(most, 0, i, 1));
+        of->token[i * of->room + of->length] = token;
+    }
+    return shard_last_status();
+}
+
+static shard_status add_token(continuation *of)
+{
+    const options *wanted = of->run->options;
+    int64_t known = tokenizer_size(of->run->tokenizer);
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = NULL, *tokens = NULL;
+        SHARD_AUTOCAST((shard_dtype)wanted->training.amp)
+        {
+            logits = gpt_logits(of->run->network, features_of_last(of));
+        }
+        logits = shard_cast(logits, SHARD_FLOAT32);
+        if (!wanted->do_sample) {
+            take_most_probable(of, logits);
+        } else if (wanted->top_k) {
+            int64_t k = wanted->top_k < known ? wanted->top_k : known;
+            logits = shard_top_k(logits, k, &tokens);
+            draw_each(of, logits, tokens);
+        } else {
+            draw_each(of, shard_gather_from_group(logits, -1, shard_mesh_model_group(of->run->mesh)), NULL);
+        }
+    }
+    for (int64_t i = 0; i < of->samples && shard_last_status() == SHARD_OK; i++)
+        if (of->token[i * of->room + of->length] >= known)
+            shard_error(SHARD_ERROR_FORMAT, "the model's token %" PRId64 " is not in vocab.json",
+                        of->token[i * of->room + of->length]);
+    of->length++;
+    return shard_last_status();
+}
+
+static void print_samples(const continuation *of)
+{
+    const char *line = "--------------------------------------------------------------------------------";
+    if (shard_group_rank(shard_world()) != 0)
+        return;
+    for (int64_t i = 0; i < of->samples; i++) {
+        if (of->samples > 1)
+            printf("%s\n", line);
+        for (int64_t k = 0; k < of->length; k++) {
+            int64_t bytes;
+            const char *text = tokenizer_text(of->run->tokenizer, of->token[i * of->room + k], &bytes);
+            fwrite(text, 1, (size_t)bytes, stdout);
+        }
+        printf("\n");
+    }
+}
+
+static shard_status begin(continuation *of, trainer *run)
+{
+    const options *wanted = run->options;
+    const char *prompt = wanted->prompt ? wanted->prompt : "\n";
+    int64_t count;
+    int32_t *token = tokenizer_encode(run->tokenizer, prompt, (int64_t)strlen(prompt), "--prompt", &count);
+    *of = (continuation){.run = run, .samples = wanted->num_samples, .length = count, .room = count + wanted->max_new_tokens};
+    if (token && count == 0)
+        shard_error(SHARD_ERROR_ARGUMENT, "--prompt needs a character");
+    else if (token && !(of->token = calloc((size_t)(of->samples * of->room) + 1, sizeof *of->token)))
+        shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " tokens", of->samples * of->room);
+    for (int64_t i = 0; i < of->samples && of->token; i++)
+        for (int64_t k = 0; k < count; k++)
+            of->token[i * of->room + k] = token[k];
+    free(token);
+    return shard_last_status();
+}
+
+shard_status generate(trainer *run)
+{
+    continuation of;
+    shard_status status = begin(&of, run);
+    shard_module_set_training(run->network, false);
+    SHARD_NO_GRAD
+    {
+        while (status == SHARD_OK && of.length < of.room)
+            status = add_token(&of);
+    }
+    if (status == SHARD_OK)
+        print_samples(&of);
+    gpt_cache_clear(&of.cache);
+    free(of.token);
+    return status;
+}

@@ -1,0 +1,243 @@
+/*
+ * The state dict of GPT2LMHeadModel. Its layers are transposed (Conv1D: [in, out]), and q, k and v are the columns of one weight:
+ * c_attn [n_embd, 3 n_embd]. A rank has the columns of its heads of each of the three, which are no range of the whole. So they
+ * are gathered, a layer at a time, and each rank has rows in the list.
+ */
+#include "gpt.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define NAME_BYTES 96
+#define HEAD "lm_head.weight"
+#define PREFIX "transformer."
+
+static const char *const attention_parts[] = {"q", "k", "v"};
+
+/* The layers of a block whose weights are transposed. */
+static const struct {
+    const char *module, *layer;
+} transposed[] = {{"attn", "c_proj"}, {"mlp", "c_fc"}, {"mlp", "c_proj"}};
+#define TRANSPOSED (sizeof transposed / sizeof *transposed)
+
+static shard_module *transformer_of(shard_module *gpt)
+{
+    return shard_module_child(gpt, "transformer");
+}
+
+static shard_module *block_at(shard_module *gpt, int64_t layer)
+{
+    return shard_module_child_at(shard_module_child(transformer_of(gpt), "h"), (int)layer);
+}
+
+static shard_group *group_of(shard_module *gpt)
+{
+    return shard_tensor_placement(shard_module_tensor(shard_module_child(transformer_of(gpt), "wte"), "weight")).group;
+}
+
+/* A parameter's name in the file and what has it. */
+typedef struct place {
+    char name[NAME_BYTES];
+    shard_module *module;
+    const char *tensor;
+} place;
+
+static place place_in_block(shard_module *gpt, int64_t layer, const char *part, const char *child, const char *tensor)
+{
+    place found = {.module = block_at(gpt, layer), .tensor = tensor};
+    if (part)
+        found.module = shard_module_child(found.module, part);
+    if (child)
+        found.module = shard_module_child(found.module, child);
+    snprintf(found.name, sizeof found.name, PREFIX "h.%" PRId64 ".%s%s%s%s%s", layer, part ? part : "", part ? "." : "",
+             child ? child : "", child ? "." : "", tensor);
+    return found;
+}
+
+/* Calls `use` for each parameter that a file has as it is, and each one that it has transposed. */
+static void visit(shard_module *gpt, void (*use)(void *context, const place *at, bool transpose), void *context)
+{
+    static const char *const both[] = {"weight", "bias"};
+    shard_module *transformer = transformer_of(gpt);
+    const gpt_config *config = gpt_config_of(gpt);
+    use(context, &(place){PREFIX "wte.weight", shard_module_child(transformer, "wte"), "weight"}, false);
+    use(context, &(place){PREFIX "wpe.weight", shard_module_child(transformer, "wpe"), "weight"}, false);
+    for (int64_t layer = 0; layer < config->n_layer; layer++) {
+        place at;
+        for (int i = 0; i < 2; i++) {
+            at = place_in_block(gpt, layer, NULL, "ln_1", both[i]);
+            use(context, &at, false);
+            at = place_in_block(gpt, layer, NULL, "ln_2", both[i]);
+            use(context, &at, false);
+            for (size_t k = 0; k < TRANSPOSED; k++) {
+                at = place_in_block(gpt, layer, transposed[k].module, transposed[k].layer, both[i]);
+                use(context, &at, i == 0);
+            }
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        place at = {.module = shard_module_child(transformer, "ln_f"), .tensor = both[i]};
+        snprintf(at.name, sizeof at.name, PREFIX "ln_f.%s", both[i]);
+        use(context, &at, false);
+    }
+    if (!config->tie_word_embeddings)
+        use(context, &(place){HEAD, shard_module_child(gpt, "lm_head"), "weight"}, false);
+}
+
+/* ---- export ---- */
+
+static void add(void *context, const place *at, bool transpose)
+{
+    shard_tensor *values = shard_module_tensor(at->module, at->tensor);
+    shard_tensors_add(context, at->name, transpose ? shard_transpose(values, 0, 1) : shard_clone(values));
+}
+
+/* Weights of q, k and v, [n_embd, n_embd] each, as the rows of this rank of [n_embd, 3 n_embd]; or biases as [3 n_embd]. */
+static shard_tensor *fuse(shard_module *attention, const char *tensor, shard_group *group)
+{
+    shard_tensor *part[3];
+    bool weight = strcmp(tensor, "weight") == 0;
+    shard_tensor *first = shard_module_tensor(shard_module_child(attention, "q"), "weight");
+    int64_t width = shard_tensor_size(first, 1);
+    shard_range rows = shard_split_range(width, shard_group_size(group), shard_group_rank(group));
+    for (int i = 0; i < 3; i++) {
+        part[i] = shard_module_tensor(shard_module_child(attention, attention_parts[i]), tensor);
+        part[i] = shard_gather_from_group(part[i], 0, group);
+        if (weight)
+            part[i] = shard_transpose(shard_narrow(part[i], 1, rows.start, rows.size), 0, 1);
+    }
+    shard_tensor *fused = shard_concatenate(part, 3, -1);
+    return weight ? shard_as_split(fused, 0, group, rows.start, width) : fused;
+}
+
+shard_tensors *gpt_export(shard_module *gpt)
+{
+    shard_tensors *list = shard_tensors_create();
+    SHARD_NO_GRAD
+    {
+        SHARD_SCOPE
+        {
+            visit(gpt, add, list);
+        }
+        for (int64_t layer = 0; layer < gpt_config_of(gpt)->n_layer; layer++)
+            SHARD_SCOPE
+            {
+                place weight = place_in_block(gpt, layer, "attn", NULL, "c_attn.weight");
+                place bias = place_in_block(gpt, layer, "attn", NULL, "c_attn.bias");
+                shard_tensors_add(list, weight.name, fuse(weight.module, "weight", group_of(gpt)));
+                shard_tensors_add(list, bias.name, fuse(bias.module, "bias", group_of(gpt)));
+            }
+    }
+    if (shard_last_status() == SHARD_OK)
+        return list;
+    shard_tensors_destroy(list);
+    return NULL;
+}
+
+/* ---- import ---- */
+
+/* Copies values, whole or placed as the tensor, into a module's tensor. */
+static void take(shard_module *module, const char *tensor, shard_tensor *values)
+{
+    shard_tensors *to = shard_tensors_create(), *from = shard_tensors_create();
+    shard_tensors_add(to, tensor, shard_module_tensor(module, tensor));
+    shard_tensors_add(from, tensor, values);
+    shard_load_state_dict(to, from);
+    shard_tensors_destroy(to);
+    shard_tensors_destroy(from);
+}
+
+static shard_tensor *find(const shard_tensors *list, const char *name)
+{
+    shard_tensor *found = shard_tensors_find(list, name);
+    if (!found)
+        shard_error(SHARD_ERROR_SHAPE, "there is no %s", name);
+    return found;
+}
+
+static void take_place(void *context, const place *at, bool transpose)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *values = find(context, at->name);
+        take(at->module, at->tensor, transpose ? shard_transpose(values, 0, 1) : values);
+    }
+}
+
+/* The reverse of `fuse`. */
+static void divide(shard_module *attention, const char *tensor, shard_tensor *fused, shard_group *group)
+{
+    bool weight = strcmp(tensor, "weight") == 0;
+    shard_tensor *whole = weight ? shard_gather_from_group(fused, 0, group) : fused;
+    int64_t width = shard_tensor_size(whole, -1) / 3;
+    for (int i = 0; i < 3 && whole; i++) {
+        shard_tensor *part = shard_narrow(whole, -1, i * width, width);
+        take(shard_module_child(attention, attention_parts[i]), tensor, weight ? shard_transpose(part, 0, 1) : part);
+    }
+}
+
+shard_status gpt_import(shard_module *gpt, const shard_tensors *list)
+{
+    SHARD_NO_GRAD
+    {
+        visit(gpt, take_place, (void *)list);
+        for (int64_t layer = 0; layer < gpt_config_of(gpt)->n_layer; layer++)
+            SHARD_SCOPE
+            {
+                place weight = place_in_block(gpt, layer, "attn", NULL, "c_attn.weight");
+                place bias = place_in_block(gpt, layer, "attn", NULL, "c_attn.bias");
+                divide(weight.module, "weight", find(list, weight.name), group_of(gpt));
+                divide(bias.module, "bias", find(list, bias.name), group_of(gpt));
+            }
+    }
+    return shard_last_status();
+}
+
+/* ---- files ---- */
+
+static bool ends_with(const char *name, const char *end)
+{
+    size_t length = strlen(name), of_end = strlen(end);
+    return length >= of_end && strcmp(name + length - of_end, end) == 0;
+}
+
+/* Whether the file's names begin with "transformer."; an error for a name that is not in the list. */
+static shard_status check_names(const shard_tensors *list, const char *path, bool tied, bool *prefixed)
+{
+    shard_tensors *file = shard_inspect(path, NULL);
+    *prefixed = file && shard_tensors_find(file, PREFIX "wte.weight");
+    for (int64_t i = 0; i < shard_tensors_count(file) && shard_last_status() == SHARD_OK; i++) {
+        const char *name = shard_tensors_name(file, i);
+        char whole[2 * NAME_BYTES];
+        snprintf(whole, sizeof whole, "%s%s", *prefixed || strcmp(name, HEAD) == 0 ? "" : PREFIX, name);
+        /* masks of older versions, a tied head that is there all the same, and the training state of a checkpoint */
+        bool ignored = ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+                       (tied && strcmp(name, HEAD) == 0) || strncmp(name, "optimizer.", 10) == 0 ||
+                       strncmp(name, "scaler.", 7) == 0;
+        if (!ignored && !shard_tensors_find(list, whole))
+            shard_error(SHARD_ERROR_SHAPE, "%s: its tensor %s is not one of this GPT-2; is its config.json of another file?",
+                        path, name);
+    }
+    shard_tensors_destroy(file);
+    return shard_agree(shard_world()); /* a rank alone may have read another file */
+}
+
+shard_status gpt_load(shard_module *gpt, const char *path)
+{
+    bool prefixed = false;
+    shard_tensors *list = gpt_export(gpt), *of_file = shard_tensors_create();
+    shard_status status = list && of_file ? check_names(list, path, gpt_config_of(gpt)->tie_word_embeddings, &prefixed)
+                                          : shard_agree(shard_world());
+    for (int64_t i = 0; i < shard_tensors_count(list) && status == SHARD_OK; i++) {
+        const char *name = shard_tensors_name(list, i);
+        bool cut = !prefixed && strncmp(name, PREFIX, strlen(PREFIX)) == 0;
+        status = shard_tensors_add(of_file, cut ? name + strlen(PREFIX) : name, shard_tensors_at(list, i));
+    }
+    if (status == SHARD_OK)
+        status = shard_load(of_file, path, .allow_unexpected = true, .convert = true);
+    if (status == SHARD_OK)
+        status = gpt_import(gpt, list);
+    shard_tensors_destroy(list);
+    shard_tensors_destroy(of_file);
+    return status;
+}

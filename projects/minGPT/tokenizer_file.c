@@ -1,0 +1,278 @@
+/* vocab.json and merges.txt. In both a token of byte pairs is written by characters: a byte that can be printed by itself, each
+ * other one by U+0100 and up, in order. */
+#include "tokenizer.h"
+
+#include "json.h"
+#include "text.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- bytes as characters ---- */
+
+/* The bytes in GPT-2's order, of which those from PLAIN on are U+0100 and up. */
+#define PLAIN 188
+
+static void fill_order(const tokenizer *of, uint32_t *code_of_byte)
+{
+    for (int byte = 0; byte < 256; byte++)
+        code_of_byte[byte] = of->of_byte[byte] < PLAIN ? (uint32_t)byte : 0x100 + (uint32_t)(of->of_byte[byte] - PLAIN);
+}
+
+/* The bytes of a token's characters, written over them; -1 if a character stands for no byte. */
+static int64_t take_bytes(const tokenizer *order, char *text, int64_t bytes)
+{
+    uint32_t code_of_byte[256];
+    int64_t made = 0;
+    int size;
+    fill_order(order, code_of_byte);
+    for (const char *at = text, *end = text + bytes; at < end; at += size) {
+        int64_t code = utf8_read(at, end, &size), byte = 0;
+        while (byte < 256 && code_of_byte[byte] != code)
+            byte++;
+        if (byte == 256)
+            return -1;
+        text[made++] = (char)byte;
+    }
+    return made;
+}
+
+/* ---- reading ---- */
+
+typedef struct entry {
+    int64_t token;
+    int64_t begin, size; /* in the text of all entries */
+} entry;
+
+typedef struct reading {
+    tokenizer *made;
+    const tokenizer *order; /* GPT-2's bytes */
+    entry *entries;
+    char *text;
+    int64_t count, room, used, text_room;
+} reading;
+
+static int compare_entries(const void *a, const void *b)
+{
+    int64_t x = ((const entry *)a)->token, y = ((const entry *)b)->token;
+    return (x > y) - (x < y);
+}
+
+static shard_status read_entries(reading *state, json *reader)
+{
+    const char *name;
+    json_open(reader, '{');
+    while (json_next(reader, '}', &name)) {
+        int64_t size = (int64_t)strlen(name);
+        if (!array_grow((void **)&state->entries, &state->room, state->count + 1, sizeof *state->entries) ||
+            !array_grow((void **)&state->text, &state->text_room, state->used + size + 1, 1))
+            return shard_last_status();
+        memcpy(state->text + state->used, name, (size_t)size);
+        state->entries[state->count++] = (entry){(int64_t)json_number(reader), state->used, size};
+        state->used += size;
+    }
+    return reader->failed ? shard_last_status() : SHARD_OK;
+}
+
+/* The tokens in the order of their numbers, which begin with 0 and have no gap. */
+static shard_status add_entries(reading *state, const char *path)
+{
+    tokenizer *made = state->made;
+    qsort(state->entries, (size_t)state->count, sizeof *state->entries, compare_entries);
+    for (int64_t i = 0; i < state->count; i++) {
+        entry *one = &state->entries[i];
+        char *text = state->text + one->begin;
+        bool special = one->size == (int64_t)strlen(TOKENIZER_END) && memcmp(text, TOKENIZER_END, (size_t)one->size) == 0;
+        if (made->has_pairs && !special)
+            one->size = take_bytes(state->order, text, one->size);
+        int64_t token = one->size <= 0 ? -1 : string_set_add(&made->vocabulary, text, one->size);
+        if (one->token != i || token != i)
+            return shard_error(SHARD_ERROR_FORMAT,
+                               "%s: token %" PRId64 ": a number that is missing, one that is there twice, or a text that is no "
+                               "token's",
+                               path, i);
+        if (made->has_pairs && special)
+            made->end_of_text = (int32_t)i;
+        if (made->has_pairs && one->size == 1)
+            made->of_byte[(unsigned char)*text] = (int32_t)i;
+    }
+    return SHARD_OK;
+}
+
+static shard_status read_vocabulary(reading *state, const char *path)
+{
+    int64_t bytes;
+    char *text = text_read(path, &bytes);
+    if (!text)
+        return shard_last_status();
+    json reader = json_of(text, bytes, path);
+    shard_status status = read_entries(state, &reader);
+    if (status == SHARD_OK)
+        status = add_entries(state, path);
+    json_close(&reader);
+    free(text);
+    for (int byte = 0; byte < 256 && status == SHARD_OK && state->made->has_pairs; byte++)
+        if (string_set_find(&state->made->vocabulary, (char[]){(char)byte}, 1) < 0)
+            status = shard_error(SHARD_ERROR_FORMAT, "%s: no token is the byte 0x%02X alone", path, byte);
+    return status;
+}
+
+/* A line "left right"; others are the version, and empty ones. */
+static shard_status read_merge(reading *state, char *line, const char *path, int64_t number)
+{
+    char *space = strchr(line, ' ');
+    if (!*line || (number == 1 && strncmp(line, "#version", 8) == 0))
+        return SHARD_OK;
+    int64_t sizes[2] = {-1, -1}, token[2] = {-1, -1};
+    if (space) {
+        *space = '\0';
+        char *part[2] = {line, space + 1};
+        for (int i = 0; i < 2; i++) {
+            sizes[i] = take_bytes(state->order, part[i], (int64_t)strlen(part[i]));
+            token[i] = sizes[i] <= 0 ? -1 : string_set_find(&state->made->vocabulary, part[i], sizes[i]);
+        }
+    }
+    int64_t known = tokenizer_size(state->made);
+    if (token[0] >= 0 && token[1] >= 0 && tokenizer_add_merge(state->made, (int32_t)token[0], (int32_t)token[1]) != SHARD_OK)
+        return shard_last_status();
+    if (token[0] < 0 || token[1] < 0 || tokenizer_size(state->made) > known)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: line %" PRId64 ": not two tokens of vocab.json that make a third one", path,
+                           number);
+    return SHARD_OK;
+}
+
+static shard_status read_merges(reading *state, const char *path)
+{
+    int64_t bytes, number = 1;
+    char *text = text_read(path, &bytes);
+    shard_status status = text ? SHARD_OK : shard_last_status();
+    for (char *line = text, *next; status == SHARD_OK && line; line = next, number++) {
+        char *end = strchr(line, '\n');
+        next = end ? end + 1 : NULL;
+        if (end)
+            *end = '\0';
+        if (end && end > line && end[-1] == '\r')
+            end[-1] = '\0';
+        status = read_merge(state, line, path, number);
+    }
+    free(text);
+    return status;
+}
+
+static bool make_path(char *path, const char *folder, const char *name)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX)
+        return true;
+    shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", name, PATH_MAX - 1);
+    return false;
+}
+
+tokenizer *tokenizer_open(const char *folder)
+{
+    char vocabulary[PATH_MAX], merges[PATH_MAX];
+    if (!make_path(vocabulary, folder, "vocab.json") || !make_path(merges, folder, "merges.txt"))
+        return NULL;
+    tokenizer *order = tokenizer_make(true);
+    reading state = {.made = tokenizer_make(false), .order = order};
+    shard_status status = order && state.made ? SHARD_OK : shard_last_status();
+    if (status == SHARD_OK) {
+        state.made->has_pairs = access(merges, F_OK) == 0;
+        status = read_vocabulary(&state, vocabulary);
+    }
+    if (status == SHARD_OK && state.made->has_pairs)
+        status = read_merges(&state, merges);
+    free(state.entries);
+    free(state.text);
+    tokenizer_close(order);
+    if (status == SHARD_OK)
+        return state.made;
+    tokenizer_close(state.made);
+    return NULL;
+}
+
+/* ---- writing ---- */
+
+/* A token's characters. */
+static void write_token(const tokenizer *of, const uint32_t *code_of_byte, int64_t token, bool json_text, FILE *file)
+{
+    int64_t size;
+    const char *bytes = tokenizer_text(of, token, &size);
+    char character[4];
+    for (int64_t i = 0; i < size; i++) {
+        bool plain = !of->has_pairs || token == of->end_of_text;
+        unsigned char byte = (unsigned char)bytes[i];
+        if (json_text && plain && (byte < 0x20 || byte == 0x7F))
+            fprintf(file, "\\u%04x", byte);
+        else if (json_text && (byte == '"' || byte == '\\'))
+            fprintf(file, "\\%c", byte);
+        else if (plain)
+            fputc(byte, file);
+        else
+            fwrite(character, 1, (size_t)utf8_write(character, code_of_byte[byte]), file);
+    }
+}
+
+static shard_status close_file(FILE *file, const char *path)
+{
+    bool failed = ferror(file) != 0;
+    if (fclose(file) == 0 && !failed)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+}
+
+static FILE *create_file(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    if (!file)
+        shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+    return file;
+}
+
+static shard_status save_vocabulary(const tokenizer *of, const uint32_t *code_of_byte, const char *path)
+{
+    FILE *file = create_file(path);
+    if (!file)
+        return shard_last_status();
+    for (int64_t i = 0; i < tokenizer_size(of); i++) {
+        fputs(i ? ", \"" : "{\"", file);
+        write_token(of, code_of_byte, i, true, file);
+        fprintf(file, "\": %" PRId64, i);
+    }
+    fputs("}\n", file);
+    return close_file(file, path);
+}
+
+static shard_status save_merges(const tokenizer *of, const uint32_t *code_of_byte, const char *path)
+{
+    FILE *file = create_file(path);
+    if (!file)
+        return shard_last_status();
+    fputs("#version: 0.2\n", file);
+    for (int64_t i = 0; i < of->merges; i++) {
+        write_token(of, code_of_byte, of->pair[0][i], false, file);
+        fputc(' ', file);
+        write_token(of, code_of_byte, of->pair[1][i], false, file);
+        fputc('\n', file);
+    }
+    return close_file(file, path);
+}
+
+shard_status tokenizer_save(const tokenizer *of, const char *folder)
+{
+    char path[PATH_MAX];
+    uint32_t code_of_byte[256];
+    tokenizer *order = tokenizer_make(true);
+    if (!order)
+        return shard_last_status();
+    fill_order(order, code_of_byte);
+    tokenizer_close(order);
+    shard_status status = make_path(path, folder, "vocab.json") ? save_vocabulary(of, code_of_byte, path) : shard_last_status();
+    if (status == SHARD_OK && of->has_pairs)
+        status = make_path(path, folder, "merges.txt") ? save_merges(of, code_of_byte, path) : shard_last_status();
+    return status;
+}

@@ -1,0 +1,301 @@
+/* Makes and destroys the objects of a run. */
+#include "trainer.h"
+
+#include "agree.h"
+#include "training_run.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the text ---- */
+
+static tokenizer *make_tokenizer(const options *wanted, const text_sets *text)
+{
+    if (wanted->init_from)
+        return tokenizer_open(wanted->init_from);
+    if (wanted->tokenizer == OPTIONS_BPE)
+        return tokenizer_of_pairs(text->text[TEXT_TRAIN], text->bytes[TEXT_TRAIN], wanted->vocab_size);
+    int64_t bytes;
+    char *joined = text_join(text, &bytes);
+    tokenizer *made = joined ? tokenizer_of_characters(joined, bytes) : NULL;
+    free(joined);
+    return made;
+}
+
+static void write_summary(const void *of, int64_t index, char *text)
+{
+    const trainer *run = of;
+    uint64_t hash = tokenizer_hash(run->tokenizer);
+    (void)index;
+    for (int set = 0; set < TEXT_SETS; set++)
+        for (int64_t i = 0; i < run->sets[set].count; i++)
+            hash = (hash ^ (uint32_t)run->sets[set].token[i]) * 0x100000001b3u;
+    snprintf(text, AGREE_BYTES, "%" PRId64 " and %" PRId64 " tokens of %" PRId64 ", hash %016" PRIx64,
+             run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer), hash);
+}
+
+static shard_status open_text(trainer *run)
+{
+    text_sets text = {0};
+    if (run->options->generate)
+        run->tokenizer = tokenizer_open(run->options->init_from);
+    else if (text_open(&text, run->options->text) == SHARD_OK)
+        run->tokenizer = make_tokenizer(run->options, &text);
+    for (int set = 0; set < TEXT_SETS && run->tokenizer && text.text[set]; set++) {
+        run->sets[set].bytes = text.bytes[set];
+        run->sets[set].token =
+            tokenizer_encode(run->tokenizer, text.text[set], text.bytes[set], text.path[set], &run->sets[set].count);
+        if (!run->sets[set].token)
+            break;
+    }
+    text_close(&text);
+    shard_status status = shard_agree(shard_world()); /* one rank alone may have no file */
+    if (status != SHARD_OK)
+        return status;
+    agree_list summary = {.count = 1, .write = write_summary, .of = run};
+    return agree_on("the tokens of TEXT", "give all ranks the same files", summary);
+}
+
+/* Of a training set any shift leaves so many blocks, and a whole number of batches. */
+static shard_status count_blocks(trainer *run)
+{
+    int64_t size = run->config.block_size, batch = run->options->training.batch;
+    token_set *training = &run->sets[TEXT_TRAIN], *validation = &run->sets[TEXT_VAL];
+    training->blocks = training->count > size ? (training->count - size) / size : 0;
+    validation->blocks = (validation->count - 1) / size;
+    if (validation->blocks == 0)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%" PRId64 " tokens for validation are less than a block of %" PRId64 " and a target: take a smaller "
+                           "--block-size or a longer text",
+                           validation->count, size);
+    if (run->options->training.evaluate)
+        return SHARD_OK;
+    if (training->blocks < batch)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%" PRId64 " tokens for training are %" PRId64 " blocks of %" PRId64
+                           ", less than a --batch-size of %" PRId64,
+                           training->count, training->blocks, size, batch);
+    training->blocks -= training->blocks % batch;
+    return SHARD_OK;
+}
+
+static shard_status make_samplers(trainer *run)
+{
+    const training_options *wanted = &run->options->training;
+    int64_t part = wanted->batch / run->options->accumulate;
+    shard_group *group = shard_mesh_data_group(run->mesh);
+    if (count_blocks(run) != SHARD_OK)
+        return shard_last_status();
+    if (part < shard_group_size(group) && !wanted->evaluate)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--batch-size and --accumulate: %" PRId64 " blocks at a time for %d ranks that are "
+                           "data parallel; each needs one",
+                           part, shard_group_size(group));
+    if (!wanted->evaluate)
+        run->sampler = shard_group_sampler_create(run->sets[TEXT_TRAIN].blocks, .batch = part, .group = group, .shuffle = true,
+                                                  .seed = (uint64_t)wanted->seed, .last_batch = SHARD_LAST_BATCH_EXACT);
+    run->val_sampler = shard_group_sampler_create(run->sets[TEXT_VAL].blocks, .batch = part, .group = group,
+                                                  .last_batch = SHARD_LAST_BATCH_EXACT);
+    run->blocks = calloc((size_t)part + 1, sizeof *run->blocks);
+    if (!run->blocks)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for a batch of %" PRId64 " blocks", part);
+    return shard_last_status();
+}
+
+shard_status trainer_blocks(const trainer *run, int set, int64_t shift, const int64_t *blocks, int64_t count,
+                            shard_tensor **tokens, shard_tensor **targets)
+{
+    int64_t size = run->config.block_size, *number = calloc((size_t)(2 * count * size) + 1, sizeof *number);
+    if (!number)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " blocks of %" PRId64 " tokens", count, size);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t k = 0; k < size; k++) {
+            const int32_t *token = run->sets[set].token + shift + blocks[i] * size + k;
+            number[i * size + k] = token[0];
+            number[(count + i) * size + k] = token[1];
+        }
+    *tokens = shard_from_host(number, SHARD_SHAPE(count, size), .dtype = SHARD_INT64);
+    *targets = shard_from_host(number + count * size, SHARD_SHAPE(count, size), .dtype = SHARD_INT64);
+    free(number);
+    return shard_last_status();
+}
+
+/* ---- the network and what trains it ---- */
+
+/* Of --init-from: model.safetensors, or of a run that has not validated yet checkpoint.safetensors. */
+static shard_status load_network(trainer *run)
+{
+    static const char *const names[] = {"model.safetensors", "checkpoint.safetensors"};
+    char path[2][PATH_MAX];
+    for (int i = 0; i < 2; i++)
+        if (snprintf(path[i], sizeof path[i], "%s/%s", run->options->init_from, names[i]) >= (int)sizeof path[i])
+            return shard_error(SHARD_ERROR_IO, "--init-from: a path of more than %d bytes", PATH_MAX - 1);
+    bool latest = access(path[0], F_OK) != 0 && access(path[1], F_OK) == 0;
+    return gpt_load(run->network, path[latest]);
+}
+
+static shard_status make_network(trainer *run)
+{
+    const options *wanted = run->options;
+    options_config(wanted, tokenizer_size(run->tokenizer), &run->config);
+    shard_status status = shard_agree(shard_world()); /* of config.json */
+    if (status != SHARD_OK)
+        return status;
+    run->mesh = training_mesh(&wanted->parallel);
+    if (!run->mesh)
+        return shard_last_status();
+    shard_manual_seed((uint64_t)wanted->training.seed);
+    run->network = gpt_make(&run->config, wanted->parallel.enable_model_parallel ? shard_mesh_model_group(run->mesh) : NULL);
+    return run->network && wanted->init_from ? load_network(run) : shard_last_status();
+}
+
+/* Weight decay as minGPT: not of biases, layer norms and embeddings. */
+static shard_status make_optimizers(trainer *run)
+{
+    const options *wanted = run->options;
+    shard_tensors *all = shard_parameters(run->network), *decayed = shard_tensors_create(), *others = shard_tensors_create();
+    for (int64_t i = 0; i < shard_tensors_count(all); i++) {
+        const char *name = shard_tensors_name(all, i);
+        bool embedding = strstr(name, "wte.") || strstr(name, "wpe.");
+        shard_tensors_add(embedding ? others : decayed, name, shard_tensors_at(all, i));
+    }
+    int64_t steps = shard_group_sampler_steps(run->sampler) / wanted->accumulate;
+    shard_status status =
+        training_optimizers_open(&run->optimizers, &wanted->training, &wanted->parallel, decayed, "lm_head.", steps);
+    if (status == SHARD_OK)
+        status = shard_optimizer_add_param_group(run->optimizers.of[0], others, .weight_decay = 0);
+    if (status == SHARD_OK)
+        run->data_parallel = shard_data_parallel_create(all, .bucket_mib = wanted->training.bucket_mib);
+    shard_tensors_destroy(all);
+    shard_tensors_destroy(decayed);
+    shard_tensors_destroy(others);
+    return shard_last_status();
+}
+
+static void introduce(trainer *run)
+{
+    const gpt_config *c = &run->config;
+    int64_t own, parameters = training_count_parameters(run->network, &own);
+    progress_say(&run->progress,
+                 "%" PRId64 " tokens for training, %" PRId64 " for validation, of %" PRId64 " %s; %" PRId64 " blocks an epoch",
+                 run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer),
+                 run->tokenizer->has_pairs ? "byte pairs" : "characters", run->sets[TEXT_TRAIN].blocks);
+    progress_say(&run->progress,
+                 "%" PRId64 " layers, %" PRId64 " heads, %" PRId64 " features, blocks of %" PRId64 " tokens; %" PRId64
+                 " parameters",
+                 c->n_layer, c->n_head, c->n_embd, c->block_size, parameters);
+    training_introduce_ranks(&run->progress, run->mesh, "");
+}
+
+/* ---- checkpoints ---- */
+
+static shard_status describe(trainer *run)
+{
+    const options *wanted = run->options;
+    const gpt_config *c = &run->config;
+    training_checkpoint *of = &run->checkpoint;
+    char hash[32];
+    bool trains = !wanted->training.evaluate;
+    snprintf(hash, sizeof hash, "%016" PRIx64, tokenizer_hash(run->tokenizer));
+    *of = (training_checkpoint){.options = &wanted->training,
+                                .best_name = "best_probability",
+                                .most_best = 100,
+                                .epoch_steps = trains ? shard_group_sampler_steps(run->sampler) / wanted->accumulate : 0,
+                                .latest_model = wanted->training.val_interval == 0};
+    training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "mingpt");
+    training_checkpoint_set_integer(of, "n_layer", "--n-layer", TRAINING_ALWAYS, c->n_layer);
+    training_checkpoint_set_integer(of, "n_head", "--n-head", TRAINING_ALWAYS, c->n_head);
+    training_checkpoint_set_integer(of, "n_embd", "--n-embd", TRAINING_ALWAYS, c->n_embd);
+    training_checkpoint_set_integer(of, "block_size", "--block-size", TRAINING_ALWAYS, c->block_size);
+    training_checkpoint_set(of, "tie_word_embeddings", "--tie-word-embeddings", TRAINING_ALWAYS,
+                            c->tie_word_embeddings ? "yes" : "no");
+    training_checkpoint_set(of, "vocabulary", "TEXT and --tokenizer", TRAINING_ALWAYS, hash);
+    training_checkpoint_set_options(of, &wanted->parallel);
+    training_checkpoint_set_integer(of, "accumulate", "--accumulate", TRAINING_WITHIN_EPOCH, wanted->accumulate);
+    return training_checkpoint_set_integer(of, "train_tokens", "TEXT", TRAINING_WITHIN_EPOCH, run->sets[TEXT_TRAIN].count);
+}
+
+/* The checkpoint has the model as transformers, and the optimizer's state as the network's parameters are. */
+static shard_status resume(trainer *run)
+{
+    shard_tensors *all = gpt_export(run->network), *model = shard_tensors_create();
+    shard_tensors_extend(model, "", all);
+    training_optimizers_add_state(&run->optimizers, all, TRAINING_OPTIMIZER);
+    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
+    if (status == SHARD_OK && (run->resumed || run->options->training.evaluate))
+        status = gpt_import(run->network, model);
+    shard_tensors_destroy(all);
+    shard_tensors_destroy(model);
+    return status;
+}
+
+/* The files that transformers needs next to model.safetensors. */
+static shard_status save_description(const trainer *run)
+{
+    const char *output = run->options->training.output;
+    char path[PATH_MAX];
+    if (output && shard_group_rank(shard_world()) == 0) {
+        if (snprintf(path, sizeof path, "%s/config.json", output) >= (int)sizeof path)
+            shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
+        else if (config_write(&run->config, path, run->tokenizer->end_of_text) == SHARD_OK)
+            tokenizer_save(run->tokenizer, output);
+    }
+    return shard_agree(shard_world());
+}
+
+/* ---- all of it ---- */
+
+static shard_status open_files(trainer *run)
+{
+    const training_options *wanted = &run->options->training;
+    shard_status status = describe(run);
+    if (status == SHARD_OK)
+        introduce(run);
+    if (status == SHARD_OK && wanted->resume)
+        status = resume(run);
+    if (status == SHARD_OK)
+        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
+    if (status == SHARD_OK)
+        status = save_description(run);
+    if (status != SHARD_OK)
+        return status;
+    run->metrics = training_metrics(wanted, run->network, run->config.vocab_size, "tokens", run->resumed);
+    return run->metrics ? SHARD_OK : shard_last_status();
+}
+
+shard_status trainer_open(trainer *run, const options *wanted)
+{
+    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    shard_status status = open_text(run);
+    if (status == SHARD_OK)
+        status = make_network(run);
+    if (status == SHARD_OK && wanted->generate)
+        return shard_agree(shard_world());
+    if (status == SHARD_OK)
+        status = make_samplers(run);
+    if (status == SHARD_OK && !wanted->training.evaluate)
+        status = make_optimizers(run);
+    if (status == SHARD_OK)
+        status = open_files(run);
+    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+}
+
+void trainer_close(trainer *run)
+{
+    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
+    metrics_close(run->metrics);
+    training_optimizers_close(&run->optimizers);
+    shard_data_parallel_destroy(run->data_parallel);
+    shard_module_destroy(run->network);
+    shard_group_sampler_destroy(run->sampler);
+    shard_group_sampler_destroy(run->val_sampler);
+    shard_mesh_destroy(run->mesh);
+    tokenizer_close(run->tokenizer);
+    for (int set = 0; set < TEXT_SETS; set++)
+        free(run->sets[set].token);
+    free(run->blocks);
+    *run = (trainer){0};
+}

@@ -1,0 +1,65 @@
+/* A run: the text, the network, the objects that train it, and its position. */
+#ifndef MINGPT_TRAINER_H
+#define MINGPT_TRAINER_H
+
+#include "gpt.h"
+#include "metrics.h"
+#include "options.h"
+#include "progress.h"
+#include "text.h"
+#include "training_checkpoint.h"
+#include "training_optimizers.h"
+
+/* The tokens of a text. Block i has the tokens from shift + i * block_size on; its targets are each token's next one. */
+typedef struct token_set {
+    int32_t *token;
+    int64_t count, blocks; /* blocks: whatever the shift is, as many for training; for validation with shift 0 */
+    int64_t bytes;         /* of the text */
+} token_set;
+
+typedef struct trainer {
+    const options *options;
+    tokenizer *tokenizer;
+    token_set sets[TEXT_SETS];
+    gpt_config config;
+    shard_mesh *mesh;
+    shard_module *network;
+    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
+    training_optimizers optimizers;
+    shard_group_sampler *sampler; /* of micro-batches */
+    shard_group_sampler *val_sampler;
+    int64_t *blocks; /* of this rank in a micro-batch */
+    training_checkpoint checkpoint;
+    training_position at;
+    bool resumed;
+    progress progress;
+    metrics *metrics;
+} trainer;
+
+/* ---- trainer.c ---- */
+
+/* Makes all objects, and loads the files of --init-from and --resume. With --generate the network and the tokenizer alone.
+ * Collective over the world. */
+shard_status trainer_open(trainer *run, const options *wanted);
+void trainer_close(trainer *run);
+
+/* The tokens of blocks and their targets, int64 [count, block_size]. */
+shard_status trainer_blocks(const trainer *run, int set, int64_t shift, const int64_t *blocks, int64_t count,
+                            shard_tensor **tokens, shard_tensor **targets);
+
+/* ---- train.c ---- */
+
+/* All epochs from the current position. Collective over the world. */
+shard_status train(trainer *run);
+
+/* ---- evaluate.c ---- */
+
+/* The mean loss of the validation set; *interrupted if that was not completed. Collective over the world. */
+shard_status evaluate(trainer *run, double *loss, bool *interrupted);
+
+/* ---- generate.c ---- */
+
+/* Prints continuations of --prompt. Collective over the world. */
+shard_status generate(trainer *run);
+
+#endif

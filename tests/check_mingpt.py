@@ -1,0 +1,359 @@
+"""check_mingpt.py SHARDRUN MINGPT PARTS PREPARE: the text that prepare makes of an index, byte pairs and their files, training on
+one rank and on several, the key-value cache, generation, resuming on another number of ranks, and errors."""
+import json
+import math
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+SHARDRUN, MINGPT, PARTS, PREPARE = sys.argv[1:]
+LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
+MODEL = "--n-layer 2 --n-head 4 --n-embd 32 --block-size 16".split()
+RUN = MODEL + "-b 12 --epochs 2 --lr 0.01 --seed 5 --val-interval 2".split()
+TOLERANCE = 1e-5 # of losses on several ranks; one step's is about 1e-7, and Adam divides by small numbers
+NOUNS = "audio browser compiler editor fonts game image kernel library music network office parser python server shell".split()
+
+# A text's words, by the regex package and GPT-2's pattern.
+WORDS = ["I", "'m", " sure", ",", " we", "'ve", " can", "'t", " '", "d", "  ", " two", "   \n\n", "\t", "tabs", " x", "'ll", " y", "'",
+         "RE", " 123", "abc", "½Ⅷ", " éàü", " 漢字かな", "🎉", " ", "\u00a0", "nbsp", "\u2003", "em", "...!?", " a", "_", "b", " \r", "\n",
+         "end", "  "]
+
+# The merges and the tokens of "lowest newer\n" by the tokenizers package 0.23 (BpeTrainer, min_frequency 2), of this text.
+BPE_TEXT = "low low low low low lower lower newest newest newest newest newest newest widest widest widest\n" * 2
+BPE_MERGES = ["e s", "es t", "l o", "lo w", "e w", "n ew", "Ġ low", "Ġ new", "Ġnew est", "d est", "i dest", "w idest", "Ġ widest", "e r",
+              "Ġlow er"]
+BPE_IDS = [259, 257, 263, 269, 198]
+FAILED = []
+
+
+def check(condition, text):
+    if not condition:
+        FAILED.append(text)
+
+
+def start(program, *arguments, ranks=1):
+    launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
+    return subprocess.run([*launcher, program, *map(str, arguments)], capture_output=True, timeout=LIMIT,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def text_of(done):
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
+def read_tensors(path):
+    """{name: (shape, numbers)} of a safetensors file of float32."""
+    data = pathlib.Path(path).read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    tensors = {}
+    for name, of in json.loads(data[8:8 + size]).items():
+        if name != "__metadata__" and of["dtype"] == "F32":
+            first, last = (8 + size + offset for offset in of["data_offsets"])
+            tensors[name] = (of["shape"], struct.unpack(f"<{(last - first) // 4}f", data[first:last]))
+    return tensors
+
+
+def train(folder, *options, ranks=1, expect=None, base=None):
+    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
+    metrics = folder / "metrics.json"
+    metrics.unlink(missing_ok=True)
+    done = start(MINGPT, *(base or RUN), "--metrics", metrics, *options, folder / "text", ranks=ranks)
+    output = text_of(done)
+    if expect:
+        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
+        return None
+    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def losses(lines):
+    return [line["loss"] for line in lines]
+
+
+def compare(what, found, expected, tolerance=TOLERANCE):
+    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
+    check(same, f"{what}: {found}, not {expected}")
+
+
+# ---- text ----
+
+def check_prepare(folder):
+    (folder / "index").write_text("Package: one\nDescription: a tool\n with a second line\n .\n end\n\nPackage: none\n\n"
+                                  + "".join(f"Package: filler{i}\nDescription: tool {i}\n\n" for i in range(30)))
+    done = subprocess.run([sys.executable, PREPARE, "--index", folder / "index", folder / "prepared"], capture_output=True, timeout=LIMIT)
+    check(done.returncode == 0 and done.stdout.startswith(b"32 packages: "), f"prepare: {done}")
+    texts = [(folder / "prepared" / (stem + ".txt")).read_text() for stem in ("train", "val")]
+    check("one: a tool\nwith a second line\n\nend\n\n" in texts[0] + texts[1], f"prepare: {texts}")
+    check(sum(text.count(": tool ") for text in texts) == 30 and all(texts), f"prepare: {texts}")
+    done = subprocess.run([sys.executable, PREPARE, "--index", "/dev/null", folder / "none"], capture_output=True, timeout=LIMIT)
+    check(done.returncode == 1 and b"has no packages: run `apt-get update`" in done.stderr, f"prepare: {done}")
+
+
+def check_words(folder):
+    (folder / "words").write_bytes("".join(WORDS).encode())
+    found = [int(size) for size in start(PARTS, "words", folder / "words").stdout.split()]
+    check(found == [len(word.encode()) for word in WORDS], f"words: {found}")
+
+
+def encode(folder, tokenizer, text):
+    (folder / "encoded").write_bytes(text.encode())
+    done = start(PARTS, "encode", tokenizer, folder / "encoded")
+    check(done.returncode == 0, f"encode: {text_of(done)}")
+    return [int(token) for token in done.stdout.split()]
+
+
+def check_byte_pairs(folder):
+    pairs = folder / "pairs"
+    pairs.mkdir()
+    (folder / "low").write_text(BPE_TEXT)
+    done = start(PARTS, "train", folder / "low", 276, pairs)
+    check(done.returncode == 0, f"byte pairs: {text_of(done)}")
+    merges = (pairs / "merges.txt").read_text().splitlines()
+    check(merges == ["#version: 0.2", *BPE_MERGES], f"merges: {merges}")
+    vocabulary = json.loads((pairs / "vocab.json").read_text())
+    order = sorted(vocabulary, key=vocabulary.get)
+    check(len(order) == 257 + len(BPE_MERGES) and order[0] == "!" and order[187] == "ÿ" and order[188] == "Ā" and order[220] == "Ġ"
+          and order[256] == BPE_MERGES[0].replace(" ", "") and order[-1] == "<|endoftext|>", f"vocabulary: {order}")
+    check(encode(folder, pairs, "lowest newer\n") == BPE_IDS, f"tokens: {encode(folder, pairs, 'lowest newer' + chr(10))}")
+    special = encode(folder, pairs, "low<|endoftext|>low")
+    check(special == [vocabulary["low"], len(order) - 1, vocabulary["low"]], f"{special}")
+    every = "".join(map(chr, [*range(1, 0x250), 0x2028, 0x3042, 0x1F600])) + "lll" * 50 + " " * 100
+    encode(folder, pairs, every) # mingpt_program compares the tokens' texts with it
+    again = folder / "again"
+    again.mkdir()
+    start(PARTS, "train", folder / "low", 276, again)
+    check(all((pairs / name).read_bytes() == (again / name).read_bytes() for name in ("merges.txt", "vocab.json")), "not the same twice")
+    (again / "merges.txt").write_text("#version: 0.2\nl o\nq q\n")
+    check("merges.txt: line 3: not two tokens of vocab.json that make a third one" in text_of(start(PARTS, "encode", again, folder / "low")),
+          "a merge without a token")
+    (again / "vocab.json").write_text('{"!": 0, "\\u0022": 2}')
+    check("vocab.json: token 1: a number that is missing" in text_of(start(PARTS, "encode", again, folder / "low")), "a gap")
+    (again / "vocab.json").write_text('{"!": 0,\n "\\ud800": 1}')
+    check("vocab.json: line 2: a string with an escape that is none" in text_of(start(PARTS, "encode", again, folder / "low")), "escape")
+
+
+def check_characters(folder):
+    characters = folder / "characters"
+    characters.mkdir()
+    (folder / "letters").write_text('b"é\\🎉a\n\t')
+    done = start(PARTS, "train", folder / "letters", 0, characters)
+    check(done.returncode == 0, f"characters: {text_of(done)}")
+    expected = {c: i for i, c in enumerate(sorted('b"é\\🎉a\n\t'))}
+    check(json.loads((characters / "vocab.json").read_text()) == expected, f"{(characters / 'vocab.json').read_text()}")
+    check(encode(folder, characters, "aé🎉\n") == [expected[c] for c in "aé🎉\n"], "characters' tokens")
+    (folder / "encoded").write_text("a\nx")
+    check('line 2: the vocabulary has no character "x"' in text_of(start(PARTS, "encode", characters, folder / "encoded")), "x")
+
+
+# ---- training ----
+
+def make_text(folder):
+    (folder / "text").mkdir()
+    lines = [f"{NOUNS[i % 16]}: {NOUNS[i * 7 % 13]} of the {NOUNS[i * 5 % 11]}\n" for i in range(150)]
+    (folder / "text/train.txt").write_text("".join(lines[:130]))
+    (folder / "text/val.txt").write_text("".join(lines[130:]))
+
+
+def check_ranks(folder):
+    """Runs with dropout on 1, 2, 3 and 4 ranks, with a head of its own and a tied one."""
+    model, found = ["--enable-model-parallel"], {}
+    for tied in ("yes", "no"):
+        head = ["--tie-word-embeddings", tied]
+        found[tied] = one = losses(train(folder, *head))
+        check(len(one) == 39 and one[0] > 1.5 * one[-1] and one[-1] < 2, f"tied {tied}: the loss goes from {one[0]} to {one[-1]}")
+        for ranks, options in ((2, model), (3, model), (2, []), (4, [*model, "--model-parallel-size", 2])):
+            compare(f"tied {tied}, {ranks} ranks {options}", losses(train(folder, *head, *options, ranks=ranks)), one)
+    return found
+
+
+def check_computing(folder, one):
+    for stage, tied in ((1, "no"), (2, "yes"), (3, "no")):
+        found = losses(train(folder, "--tie-word-embeddings", tied, "--enable-zero-optim", stage, ranks=2))
+        compare(f"ZeRO {stage}", found, one[tied])
+    split = ["--enable-model-parallel", "--model-parallel-size", 2]
+    compare("ZeRO 3 of a split model", losses(train(folder, "--enable-zero-optim", 3, *split, ranks=4)), one["yes"])
+    plain = ["--embd-pdrop", 0, "--resid-pdrop", 0]
+    whole = losses(train(folder, *plain))
+    compare("two micro-batches", losses(train(folder, *plain, "--accumulate", 2, ranks=2)), whole)
+    half = losses(train(folder, *plain, "--enable-amp-mode", "bf16", "--enable-model-parallel", ranks=2))
+    compare("bfloat16", half[:8], whole[:8], 0.02)
+    check(half != whole, "bfloat16 changes nothing")
+    check(losses(train(folder))[5] != whole[5], "dropout changes nothing")
+
+
+def check_resume(folder):
+    out, one = folder / "out", losses(train(folder, "--tokenizer", "bpe", "--vocab-size", 300))
+    saved = ["--tokenizer", "bpe", "--vocab-size", 300, "--output", out, "--keep", 2, "--save-every", 3]
+    compare("the first part", losses(train(folder, *saved, "--steps", 5)), one[:5], 0)
+    rest = train(folder, *saved, "--resume", "auto", "--enable-model-parallel", ranks=2)
+    check(rest and rest[0]["step"] == 6, f"goes on with {rest[:1]}")
+    compare("the rest on two ranks", losses(rest), one[5:])
+    check(sorted(one.name for one in out.glob("*.*")) == sorted(["best.safetensors", "config.json", "merges.txt", "model.safetensors",
+                                                                 "vocab.json"]), f"{list(out.iterdir())}")
+    for of_model in (["--resume", out / "best.safetensors", "--tokenizer", "bpe", "--vocab-size", 300], ["--init-from", out]):
+        again = train(folder, "-e", *of_model, base=MODEL + ["-b", "12"])
+        compare(f"-e {of_model}", [again[0]["loss"], again[0]["bits_per_byte"]], [rest[-1]["loss"], rest[-1]["bits_per_byte"]], 1e-6)
+    check(abs(rest[-1]["perplexity"] - math.exp(rest[-1]["loss"])) < 1e-3, f"{rest[-1]}")
+    validation = (folder / "text/val.txt").read_text()
+    bits = rest[-1]["loss"] / math.log(2) * len(encode(folder, out, validation)) / len(validation)
+    compare("bits per byte", [rest[-1]["bits_per_byte"]], [bits], 1e-9)
+    newest = max(out.glob("step-*/checkpoint.safetensors"))
+    train(folder, "--n-layer", 1, "--resume", newest, "--tokenizer", "bpe", "--vocab-size", 300,
+          expect="its n_layer is 2, not 1; start with the run's own --n-layer")
+    train(folder, "--resume", newest, expect="start with the run's own TEXT and --tokenizer")
+    begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base="-b 12 --epochs 1 --embd-pdrop 0 --resid-pdrop 0".split()))
+    check(begun[0] < 0.7 * one[0], f"--init-from: {begun[0]}, after a run from {one[0]}")
+    return out
+
+
+# ---- the model's file, the cache, generation ----
+
+def check_file(folder, out):
+    model = read_tensors(out / "model.safetensors")
+    shapes = {name: shape for name, (shape, _) in model.items()}
+    check(len(shapes) == 4 + 2 * 12, f"{sorted(shapes)}")
+    for name, shape in {"wpe.weight": [16, 32], "h.0.attn.c_attn.weight": [32, 96], "h.0.attn.c_attn.bias": [96], "ln_f.bias": [32],
+                        "h.1.attn.c_proj.weight": [32, 32], "h.1.mlp.c_fc.weight": [32, 128], "h.1.mlp.c_proj.weight": [128, 32],
+                        "h.0.ln_1.weight": [32], "h.0.mlp.c_fc.bias": [128]}.items():
+        check(shapes.get("transformer." + name) == shape, f"{name} has shape {shapes.get('transformer.' + name)}")
+    for ranks in (1, 2, 3):
+        done = start(PARTS, "copy", out, folder / "copy.safetensors", ranks=ranks)
+        check(done.returncode == 0 and read_tensors(folder / "copy.safetensors") == model, f"copy on {ranks} ranks: {text_of(done)}")
+
+
+def normalize(row, model, name):
+    mean = sum(row) / len(row)
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in row) / len(row) + 1e-5)
+    return [(x - mean) / deviation * w + b for x, w, b in zip(row, model[name + ".weight"][1], model[name + ".bias"][1])]
+
+
+def multiply(row, model, name):
+    """A row times a weight [in, out], as GPT-2's file has it, plus the bias."""
+    (_, width), weight = model[name + ".weight"]
+    result = list(model[name + ".bias"][1])
+    for i, x in enumerate(row):
+        for k, w in enumerate(weight[i * width:(i + 1) * width]):
+            result[k] += x * w
+    return result
+
+
+def attend(queries, keys, values, size):
+    """Of the last query to all keys, head by head."""
+    result = []
+    for head in range(0, len(queries), size):
+        scores = [sum(q * k for q, k in zip(queries[head:head + size], key[head:head + size])) / math.sqrt(size) for key in keys]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        result += [sum(w * value[i] for w, value in zip(weights, values)) / sum(weights) for i in range(head, head + size)]
+    return result
+
+
+def reference_logits(model, tokens, layers, heads):
+    """GPT-2 by the names and shapes of its file, a token after the other."""
+    model = {name.removeprefix("transformer."): value for name, value in model.items()}
+    width = model["wte.weight"][0][1]
+    rows = lambda name: [model[name][1][i:i + width] for i in range(0, len(model[name][1]), width)]
+    embedding, positions, logits = rows("wte.weight"), rows("wpe.weight"), []
+    keys, values = [[] for _ in range(layers)], [[] for _ in range(layers)]
+    for at, token in enumerate(tokens):
+        x = [a + b for a, b in zip(embedding[token], positions[at])]
+        for i in range(layers):
+            qkv = multiply(normalize(x, model, f"h.{i}.ln_1"), model, f"h.{i}.attn.c_attn")
+            keys[i].append(qkv[width:2 * width])
+            values[i].append(qkv[2 * width:])
+            y = multiply(attend(qkv[:width], keys[i], values[i], width // heads), model, f"h.{i}.attn.c_proj")
+            x = [a + b for a, b in zip(x, y)]
+            y = multiply(normalize(x, model, f"h.{i}.ln_2"), model, f"h.{i}.mlp.c_fc")
+            y = [0.5 * u * (1 + math.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u ** 3))) for u in y]
+            x = [a + b for a, b in zip(x, multiply(y, model, f"h.{i}.mlp.c_proj"))]
+        x = normalize(x, model, "ln_f")
+        logits += [sum(a * b for a, b in zip(x, row)) for row in embedding]
+    return logits
+
+
+def compute_logits(folder, out, step, tokens, ranks=1):
+    done = start(PARTS, "logits", out, folder / "logits.safetensors", step, *tokens, ranks=ranks)
+    check(done.returncode == 0, f"logits on {ranks} ranks: {text_of(done)}")
+    return read_tensors(folder / "logits.safetensors")["logits"][1]
+
+
+def check_cache(folder, out):
+    tokens = [(7 * i * i + 3) % 290 for i in range(16)]
+    whole = compute_logits(folder, out, 0, tokens)
+    compare("logits", whole, reference_logits(read_tensors(out / "model.safetensors"), tokens, 2, 4))
+    for ranks, step in ((1, 1), (1, 5), (2, 1), (3, 7), (2, 0)):
+        compare(f"logits by {step} tokens on {ranks} ranks", compute_logits(folder, out, step, tokens, ranks), whole)
+    done = start(PARTS, "logits", out, folder / "logits.safetensors", 1, *tokens, 1)
+    check("1 tokens after 16, and a block has 16" in text_of(done), f"{text_of(done)}")
+
+
+def generate(out, *options, ranks=1, prompt="audio"):
+    done = start(MINGPT, "--generate", "--init-from", out, "--prompt", prompt, *options, ranks=ranks)
+    check(done.returncode == 0, f"--generate {options}: {text_of(done)}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def check_generation(folder, out):
+    """The most probable tokens are those of the logits without a cache; drawn ones are the same on any number of ranks."""
+    greedy = generate(out, "--max-new-tokens", 10)
+    tokens = encode(folder, out, greedy[:-1])
+    logits = compute_logits(folder, out, 0, tokens[:16])
+    width = len(logits) // len(tokens[:16])
+    for i in range(len(tokens) - 11, min(len(tokens), 16) - 1):
+        row = logits[i * width:(i + 1) * width]
+        check(max(row) - row[tokens[i + 1]] < 1e-4, f"token {i + 1} is {tokens[i + 1]}, of {greedy}")
+    for options in (["--do-sample"], ["--do-sample", "--top-k", 4, "--temperature", 0.7, "--num-samples", 3]):
+        one = generate(out, "--max-new-tokens", 30, *options)
+        check(len(one) > 40 and one.startswith("audio" if len(options) == 1 else "-----"), f"{options}: {one}")
+        for ranks, split in ((2, ["--enable-model-parallel"]), (4, ["--enable-model-parallel", "--model-parallel-size", 2]), (2, [])):
+            check(generate(out, "--max-new-tokens", 30, *options, *split, ranks=ranks) == one, f"{options} on {ranks} ranks {split}")
+    first, second = (generate(out, "--do-sample", "--max-new-tokens", 30, "--seed", seed) for seed in (1, 2))
+    check(first != second, f"two seeds draw {first}")
+    check(generate(out, "--max-new-tokens", 30, "--do-sample", "--top-k", 1) == generate(out, "--max-new-tokens", 30), "top-k 1")
+
+
+def check_errors(folder, out):
+    train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5: a batch of 12 is not that many equal parts")
+    train(folder, "-b", 2, "--accumulate", 2, ranks=2, expect="1 blocks at a time for 2 ranks that are data parallel")
+    train(folder, "--n-head", 3, expect="--n-embd 32 is not a multiple of --n-head 3")
+    train(folder, "--n-head", 2, "--enable-model-parallel", ranks=3, expect="2 heads over 3 ranks: each needs one")
+    train(folder, "--block-size", 4096, expect="tokens for validation are less than a block")
+    train(folder, "-b", 4096, expect="less than a --batch-size of 4096")
+    train(folder, "-e", expect="--evaluate needs a model")
+    train(folder, "--init-from", out, "--n-layer", 3, expect="--n-layer 3: the model of --init-from has 2; leave the option out")
+    train(folder, "--lr", "1e30", "--optimizer", "sgd", "--clip-grad", 0, expect="take a smaller --lr")
+    for arguments, text in ((["--generate"], "--generate needs a model"), (["--generate", "--init-from", out, "--top-k", 3],
+                                                                           "--top-k needs --do-sample")):
+        check(text in text_of(start(MINGPT, *arguments)), f"{arguments}: not {text}")
+    (folder / "text/val.txt").write_bytes(b"good\nbad \xff\n")
+    train(folder, ranks=2, expect="val.txt: line 2: a byte 0, or malformed UTF-8")
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(dict(config, activation_function="relu")))
+    check("its activation_function is relu, and this program has gelu_new alone" in text_of(start(MINGPT, "--generate", "--init-from", out)),
+          "relu")
+    help_text = text_of(start(MINGPT, "--help"))
+    check("--tensorboard DIR" in help_text and "(0.0005)" in help_text and "--n-embd N" in help_text, f"{help_text}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        check_prepare(folder)
+        check_words(folder)
+        check_byte_pairs(folder)
+        check_characters(folder)
+        make_text(folder)
+        check_computing(folder, check_ranks(folder))
+        out = check_resume(folder)
+        check_file(folder, out)
+        check_cache(folder, out)
+        check_generation(folder, out)
+        check_errors(folder, out)
+    print("\n".join(FAILED) or "passed")
+    return 1 if FAILED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
