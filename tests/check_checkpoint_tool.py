@@ -321,6 +321,27 @@ def check_merge_refuses(folder, parts, files):
     run(3, "merge", index, "-o", index, "--drop-metadata", find="it is the input")
 
 
+def check_overflow(folder):
+    """A cast that makes finite values infinite is refused; values that are infinite or NaN before it are not counted."""
+    infinite, output = b"\x00\x00\x80\x7f\x00\x00\xc0\xff", folder / "narrow.safetensors"  # +inf, NaN
+    far = lambda count: write(folder / "far.safetensors", {  # noqa: E731: 65520 is the least number that float16 rounds to infinity
+        "near": ("F32", [2], struct.pack("<2f", 65504, -65519.9)),
+        "w": ("F32", [1_500_002], infinite + struct.pack("<f", -65520.0) * count + struct.pack("<f", 1.0) * (1_500_000 - count))})
+    for count in (1, 1_500_000):
+        run(3, "convert", far(count), "-o", output, "--dtype", "float16",
+            find=f'{count} finite values of "w" are infinite in float16; choose another --dtype, or write infinities with --allow-overflow')
+        assert not output.exists()
+    run(0, "convert", far(0), "-o", output, "--dtype", "float16")
+    near, w = (read(output)[1][name][2] for name in ("near", "w"))
+    assert near == b"\xff\x7b\xff\xfb" and w[:2] == b"\x00\x7c" and w[3] & 0x7c == 0x7c, (near, w[:4])
+    run(0, "convert", far(1), "-o", output, "--dtype", "float16", "--allow-overflow")
+    assert read(output)[1]["w"][2][4:6] == b"\x00\xfc"
+    run(0, "convert", far(1), "-o", output, "--dtype", "bfloat16")
+    for largest, to in ((1.79e308, "float32"), (3.4e38, "bfloat16")):
+        wide = write(folder / "wide.safetensors", {"w": ("F64", [1], struct.pack("<d", largest))})
+        run(3, "convert", wide, "-o", output, "--dtype", to, find=f'1 finite values of "w" are infinite in {to}')
+
+
 def check_convert(folder, saved):
     original, output, back = others(folder), folder / "converted.safetensors", folder / "back.safetensors"
     metadata, tensors = raw(original)
@@ -339,6 +360,7 @@ def check_convert(folder, saved):
     some = struct.unpack("<9H", read(output)[1]["w"][2][:18])
     for got, value in zip(some, struct.unpack("<9I", source["w"][2][:36])):
         assert got == value + 0x7fff + (value >> 16 & 1) >> 16, (got, value)
+    check_overflow(folder)
     run(3, "convert", original, "-o", back, "--dtype", "float32", find='"scale" has dtype F8_E4M3, which cannot be cast')
 
     run(0, "convert", original, "-o", output, "--drop", "big", "--drop", "tab", "--rename", "layer.bias=b", "--rename", "layer.=head.fc.",

@@ -122,6 +122,7 @@ static shard_status convert(output *out, source_list *sources, settings *s)
     SHARD_TRY(output_check_names(out));
     if (!s->drop_metadata)
         SHARD_TRY(output_add_metadata(out, from));
+    out->allow_overflow = s->allow_overflow;
     return output_write(out, s->output);
 }
 
@@ -212,8 +213,7 @@ static shard_status write_index(const shard_safetensors *header, const int64_t *
 static shard_status check_folder(const char *folder, const source_list *inputs, int64_t files)
 {
     struct stat there;
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return shard_error(SHARD_ERROR_IO, "cannot create %s: %s", folder, strerror(errno));
+    SHARD_TRY(shard_file_make_directory(folder));
     char *path = shard_format("%s/" INDEX_NAME, folder);
     if (path && lstat(path, &there) == 0)
         shard_error(SHARD_ERROR_IO, "%s is there already; choose another folder, or remove it", path);

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "device/device.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,50 @@ shard_status output_add_metadata(output *out, const source *from)
 
 /* ---- writing ---- */
 
+/* Whether the bits of a floating value are finite: not all bits of its exponent are set. */
+static bool is_finite(const char *bits, shard_dtype dtype)
+{
+    uint16_t half;
+    uint32_t single;
+    uint64_t wide;
+    switch (dtype) {
+    case SHARD_FLOAT16:
+        memcpy(&half, bits, sizeof half);
+        return (half & 0x7c00) != 0x7c00;
+    case SHARD_BFLOAT16:
+        memcpy(&half, bits, sizeof half);
+        return (half & 0x7f80) != 0x7f80;
+    case SHARD_FLOAT32:
+        memcpy(&single, bits, sizeof single);
+        return (single & 0x7f800000) != 0x7f800000;
+    default:
+        memcpy(&wide, bits, sizeof wide);
+        return (wide & 0x7ff0000000000000) != 0x7ff0000000000000;
+    }
+}
+
+/* The number of finite values that became infinite when they were cast. */
+static int64_t count_overflows(int64_t count, const char *block, shard_dtype from, const char *converted, shard_dtype to)
+{
+    size_t from_size = shard_dtype_size(from), to_size = shard_dtype_size(to);
+    int64_t overflows = 0;
+    for (int64_t i = 0; i < count; i++, block += from_size, converted += to_size)
+        overflows += !is_finite(converted, to) && is_finite(block, from);
+    return overflows;
+}
+
+static shard_status check_overflows(const output *out, int64_t index, int64_t overflows)
+{
+    const struct origin *origin = &out->origins[index];
+    if (overflows == 0 || out->allow_overflow)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: %" PRId64 " finite values of %s are infinite in %s; choose another --dtype, or write infinities with "
+                       "--allow-overflow",
+                       origin->from->path, overflows, shard_quoted(origin->entry->name),
+                       shard_dtype_name(out->entries[index].dtype));
+}
+
 /* Elements of a block, in the larger of the two dtypes; bytes if the values are not cast. */
 static shard_status copy_tensor(shard_writer *writer, const output *out, int64_t index, char *block, char *converted)
 {
@@ -67,15 +112,18 @@ static shard_status copy_tensor(shard_writer *writer, const output *out, int64_t
     bool casts = from != to;
     int64_t from_size = casts ? (int64_t)shard_dtype_size(from) : 1, to_size = casts ? (int64_t)shard_dtype_size(to) : 1;
     int64_t most = SHARD_BLOCK_BYTES / shard_max(from_size, to_size);
+    int64_t overflows = 0;
     for (int64_t at = 0, left; (left = run_left(&reader) / from_size) > 0;) {
         int64_t count = shard_min(left, most);
         SHARD_TRY(run_next(&reader, block, count * from_size));
         if (casts)
             SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, block, from, converted, to));
+        if (casts)
+            overflows += count_overflows(count, block, from, converted, to);
         SHARD_TRY(shard_writer_write(writer, index, casts ? converted : block, count * to_size, at * to_size));
         at += count;
     }
-    return SHARD_OK;
+    return check_overflows(out, index, overflows);
 }
 
 /* Closes a file when the next tensor is of another one, as there may be many. */

@@ -16,6 +16,7 @@ typedef struct output {
     } * origins; /* [count] */
     int64_t count, capacity, origins_capacity;
     shard_metadata metadata;
+    bool allow_overflow; /* of values that are cast */
 } output;
 
 /* Adds a tensor, as it is in its file but for the name. UNSUPPORTED: it cannot be copied. */
@@ -24,7 +25,8 @@ shard_status output_add(output *out, source *from, const shard_entry *entry, con
 shard_status output_check_names(const output *out);
 /* Adds a file's metadata. ARGUMENT: a string of that name has another value. */
 shard_status output_add_metadata(output *out, const source *from);
-/* Writes the file, each tensor from its origin, cast to the dtype of its entry. */
+/* Writes the file, each tensor from its origin, cast to the dtype of its entry. ARGUMENT: finite values would become infinite.
+ * Then there is no file. */
 shard_status output_write(output *out, const char *path);
 void output_free(output *out);
 

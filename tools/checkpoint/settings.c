@@ -45,6 +45,7 @@ const char settings_help[] =
     "      --prefix-add PREFIX\n"
     "                        add PREFIX to all names\n"
     "      --dtype DTYPE     cast floating tensors to bfloat16, float16, float32 or float64\n"
+    "      --allow-overflow  write infinity for values that --dtype cannot hold; else they are an error\n"
     "  join FILE_OF_RANK_0 FILE_OF_RANK_1 ... -o OUT\n"
     "                        files of ranks that have saved their local shards under the same names,\n"
     "                        into one file of whole tensors. A tensor with the same shape and bits in\n"
@@ -80,7 +81,8 @@ _Noreturn static void SHARD_PRINTF(1, 2) fail_usage(const char *format, ...)
 
 /* ---- options of commands ---- */
 
-enum { VALUES = 256, TOLERANCE, MAX_BYTES, DTYPE, RENAME, PREFIX_REMOVE, PREFIX_ADD, DROP, KEEP, DROP_METADATA, DIM, SKIP_CHECKSUMS };
+enum { VALUES = 256, TOLERANCE, MAX_BYTES, DTYPE, RENAME, PREFIX_REMOVE, PREFIX_ADD, DROP, KEEP, DROP_METADATA, DIM, SKIP_CHECKSUMS,
+       ALLOW_OVERFLOW };
 
 static const struct option all_options[] = {
     {"output", required_argument, NULL, 'o'},
@@ -97,6 +99,7 @@ static const struct option all_options[] = {
     {"drop-metadata", no_argument, NULL, DROP_METADATA},
     {"dim", required_argument, NULL, DIM},
     {"skip-checksums", no_argument, NULL, SKIP_CHECKSUMS},
+    {"allow-overflow", no_argument, NULL, ALLOW_OVERFLOW},
     {0},
 };
 
@@ -111,7 +114,7 @@ static const struct command {
     {"diff", 2, 2, false, {TOLERANCE, SKIP_CHECKSUMS}},
     {"merge", 1, -1, true, {DROP_METADATA, SKIP_CHECKSUMS}},
     {"split", 1, 1, true, {MAX_BYTES, SKIP_CHECKSUMS}},
-    {"convert", 1, 1, true, {DTYPE, RENAME, PREFIX_REMOVE, PREFIX_ADD, DROP, KEEP, DROP_METADATA, SKIP_CHECKSUMS}},
+    {"convert", 1, 1, true, {DTYPE, ALLOW_OVERFLOW, RENAME, PREFIX_REMOVE, PREFIX_ADD, DROP, KEEP, DROP_METADATA, SKIP_CHECKSUMS}},
     {"join", 2, -1, true, {DIM, DROP_METADATA, SKIP_CHECKSUMS}},
 };
 
@@ -227,6 +230,9 @@ static void take(settings *s, int option)
         break;
     case DROP_METADATA:
         s->drop_metadata = true;
+        break;
+    case ALLOW_OVERFLOW:
+        s->allow_overflow = true;
         break;
     case DIM:
         add_dim(&s->dim, optarg);

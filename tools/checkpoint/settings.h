@@ -22,7 +22,7 @@ typedef struct settings {
     bool has_tolerance;
     double tolerance;
     int64_t max_bytes; /* 0: not given */
-    bool casts;
+    bool casts, allow_overflow;
     shard_dtype dtype;
     texts prefix_remove, prefix_add; /* one at most */
     texts rename, drop, keep, dim;
