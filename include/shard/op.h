@@ -305,9 +305,9 @@ typedef struct shard_scaled_dot_product_attention_options {
     size_t size;
     bool is_causal; /* query i has the keys up to i + offset alone; false */
     int64_t offset; /* of is_causal: keys before the first query's own, as a key-value cache has; of at least 0; 0 */
-    double scale;   /* of the scores query . key; 0: 1 / sqrt(in) */
+    double scale;   /* of the scores query . key; INFINITY: 1 / sqrt(in) */
 } shard_scaled_dot_product_attention_options;
-#define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES sizeof(shard_scaled_dot_product_attention_options), false, 0, 0.0
+#define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES sizeof(shard_scaled_dot_product_attention_options), false, 0, INFINITY
 #define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_INIT   \
     {                                                     \
         SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES \
@@ -322,7 +322,7 @@ typedef struct shard_scaled_dot_product_attention_options {
  * float32 or wider. The backward uses the result, and one number for each query.
  * Carries a split along heads or along a dimension before them: all three operands are split over one group along this
  * dimension, each rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
- * offset below 0 or without is_causal, or a scale that is not finite; UNSUPPORTED, another placement. */
+ * offset below 0 or without is_causal, or a scale that is NaN or -inf; UNSUPPORTED, another placement. */
 #define shard_scaled_dot_product_attention(query, key, ...)                                            \
     SHARD_GIVEN(shard_scaled_dot_product_attention_with(                                               \
         query, key,                                                                                    \
