@@ -352,10 +352,10 @@ typedef struct shard_cross_entropy_options {
     shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
     bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
-    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.1 */
+    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.05 */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.1
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -450,10 +450,10 @@ typedef struct shard_binary_cross_entropy_options {
     shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
     bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
-    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.1 */
+    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.05 */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
-    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.1
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
