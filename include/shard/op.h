@@ -404,7 +404,8 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
  * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
- * training has both options too; of other logits, which are cosines then, it has .margin alone. Neither with a soft cap.
+ * training has both options too; of other logits, which are cosines then, it has .margin alone.
+ * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias.
  * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
  * labels, as for a column-parallel layer. Differs from the two functions by rounding.
  * *label_rank (NULL: not wanted) is as for shard_cross_entropy: it is counted in the forward's sweep, after a product of x with
