@@ -133,7 +133,7 @@ def check_refusals(shard_plan):
 
 def main():
     shard_plan, shardrun, imagenet, program, extent = sys.argv[1:6]
-    every = 1 if extent == "all" else 5
+    every = 1 if extent == "all" else 2
     wrong = []
 
     def ask(options):
@@ -147,7 +147,7 @@ def main():
     for ranks, classes, features, batch, head, state, dtype, *stash in HEADS[every > 1::every]:
         options = f"--parameters 0 --features {features} --classes {classes} --batch {batch} --head {head} --head-state {state}"
         narrow = "bfloat16" if dtype == "kahan" else dtype
-        share = str(stash[0] if stash else 0.1)
+        share = str(stash[0] if stash else 0.05)
         options += f" --head-stash {share} --head-dtype {narrow} --state-dtype {narrow}" + (" --kahan" if dtype == "kahan" else "")
         plan = ask(f"{options} --ranks {ranks}")
         words = [str(classes), str(features), str(batch), head, state, dtype, share]

@@ -112,6 +112,26 @@ START_TEST(as_composed)
 }
 END_TEST
 
+/* A scale of 0 is 0: each query has the mean of the values. INFINITY is the default, 1 / sqrt(in). */
+START_TEST(scales)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x[3];
+        for (int i = 0; i < 3; i++)
+            x[i] = make_up_tensor(SHARD_SHAPE(1, HEADS, i ? KEYS : QUERIES, IN), (unsigned)i + 1, .dtype = SHARD_FLOAT64);
+        double *of_default = read_doubles_of(shard_scaled_dot_product_attention(x[0], x[1], x[2]));
+        double *mean = read_doubles_of(
+            shard_add(shard_mean_dim(x[2], 2, true), shard_zeros(SHARD_SHAPE(1, HEADS, QUERIES, IN), .dtype = SHARD_FLOAT64)));
+        check_tensor("infinity", shard_scaled_dot_product_attention(x[0], x[1], x[2], .scale = INFINITY), of_default, 0);
+        check_tensor("sqrt", shard_scaled_dot_product_attention(x[0], x[1], x[2], .scale = 1 / sqrt(IN)), of_default, 1e-14);
+        check_tensor("zero", shard_scaled_dot_product_attention(x[0], x[1], x[2], .scale = 0), mean, 1e-14);
+        free(of_default);
+        free(mean);
+    }
+}
+END_TEST
+
 /* A query at a time, with a cache of the keys and values before it, has the rows of all at once. */
 START_TEST(generates_with_a_cache)
 {
@@ -279,6 +299,7 @@ START_TEST(refuses)
         check_refused(shard_scaled_dot_product_attention(x, x, x, .is_causal = true, .offset = -1), SHARD_ERROR_ARGUMENT,
                       "*offset of -1*");
         check_refused(shard_scaled_dot_product_attention(x, x, x, .scale = NAN), SHARD_ERROR_ARGUMENT, "*scale of *nan*");
+        check_refused(shard_scaled_dot_product_attention(x, x, x, .scale = -INFINITY), SHARD_ERROR_ARGUMENT, "*scale of -inf*");
     }
 }
 END_TEST
@@ -289,6 +310,7 @@ int main(void)
     TCase *tcase = test_case(suite, "attention");
     tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
     tcase_add_loop_test(tcase, as_composed, 0, 3);
+    tcase_add_test(tcase, scales);
     tcase_add_test(tcase, generates_with_a_cache);
     tcase_add_test(tcase, memory_is_linear);
     tcase_add_test(tcase, refuses);

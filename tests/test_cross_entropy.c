@@ -235,6 +235,32 @@ START_TEST(stands_extreme_logits)
 }
 END_TEST
 
+/* A class whose logit is -inf has no part in the loss of another label: the gradient of its logit is 0, also of scaled logits. Of
+ * probabilities the loss is NaN, as PyTorch's: 0 times inf. */
+START_TEST(leaves_out_masked_classes)
+{
+    static const shard_dtype dtypes[] = {SHARD_FLOAT64, SHARD_FLOAT32, SHARD_BFLOAT16, SHARD_FLOAT16};
+    static const double tolerance[] = {1e-12, 1e-6, 0x1p-8, 0x1p-11};
+    const double scale = 0.5, p = 1 / (1 + exp(scale)); /* softmax of {1, -inf, 2} times scale at the first class */
+    SHARD_SCOPE
+    {
+        const double gradients[2][3] = {{scale * (p - 1), 0, scale * (1 - p)}, {scale * (p - 0.5), 0, scale * (0.5 - p)}};
+        const double losses[] = {-log(p), NAN};
+        for (int soft = 0; soft < 2; soft++) {
+            shard_tensor *logits = row_of(ROW(1, -INFINITY, 2), dtypes[_i]);
+            shard_tensor *target = soft ? row_of(ROW(0.5, 0, 0.5), dtypes[_i]) : LABELS(0);
+            shard_tensor *loss = shard_cross_entropy(logits, shard_detach(target), .logit_scale = scale);
+            check_loss(loss, losses[soft], tolerance[_i]);
+            check_ok(shard_backward(loss));
+            double gradient[3];
+            read_values(shard_grad(logits), gradient);
+            for (int k = 0; k < 3; k++)
+                check_number(gradient[k], gradients[soft][k], tolerance[_i], "gradient", k);
+        }
+    }
+}
+END_TEST
+
 /* A common size, however large, does not eat up the differences of the loss. */
 START_TEST(keeps_the_loss_of_large_equal_logits)
 {
@@ -656,6 +682,7 @@ int main(void)
     tcase_add_test(values, takes_no_rows);
     tcase_add_loop_test(values, has_no_mean_of_ignored_rows, 0, 2);
     tcase_add_loop_test(values, stands_extreme_logits, 0, 4);
+    tcase_add_loop_test(values, leaves_out_masked_classes, 0, 4);
     tcase_add_test(values, keeps_the_loss_of_large_equal_logits);
     tcase_add_test(values, ignores_extreme_rows);
     tcase_add_test(values, sums_a_million_classes);

@@ -14,6 +14,14 @@
 enum { TILE = 8 };
 static const double whole = 1000; /* a share that keeps all exponentials */
 
+static double default_share(void)
+{
+    const shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    const shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    ck_assert_double_eq(softmax.stash_share, binary.stash_share);
+    return softmax.stash_share;
+}
+
 static void set_share(head_call *c, double share)
 {
     c->softmax.stash_share = c->binary.stash_share = share;
@@ -115,6 +123,7 @@ START_TEST(test_memory)
                 ck_assert_int_le(bytes, most);
                 ck_assert_int_ge(bytes, has_stash(form, d) ? most - place : 0);
             }
+            ck_assert_int_le(saved_bytes(&c, default_share()) - none, weight / 20);
             int64_t all = saved_bytes(&c, whole) - none;
             ck_assert_int_eq(saved_bytes(&c, 1e300) - none, all);
             ck_assert_int_ge(all, has_stash(form, d) ? HEAD_ROWS * HEAD_CLASSES * element : 0);
@@ -149,6 +158,7 @@ static int64_t step_peak(double share, bool binary)
     return shard_get_memory_stats(shard_default_device()).peak;
 }
 
+/* By default at most 5 % of a weight without state, and less of one with state. */
 START_TEST(test_peak_of_classifier)
 {
     const int64_t weight = 64 * 20000 * sizeof(float), place = 16 * 4 * 4 * (768 + 1);
@@ -156,6 +166,9 @@ START_TEST(test_peak_of_classifier)
         return;
     for (int binary = 0; binary < 2; binary++) {
         int64_t none = step_peak(0, binary), quarter = step_peak(0.25, binary) - none;
+        int64_t usual = step_peak(default_share(), binary) - none;
+        ck_assert_int_le(usual, weight / 20);
+        ck_assert_int_ge(usual, weight / 20 - place);
         ck_assert_int_le(quarter, weight / 4);
         ck_assert_int_ge(quarter, weight / 4 - place);
     }

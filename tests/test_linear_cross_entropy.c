@@ -21,7 +21,11 @@ typedef struct problem {
     shard_dtype weight_dtype; /* of weight and bias */
     int form;
     shard_reduction reduction;
+    int64_t masked; /* the first classes, with a bias of -inf */
+    double rise;    /* of the bias from a tile to the next */
 } problem;
+
+enum { TILE = 4 /* classes of a tile, where there are masked classes or a rise */ };
 
 /* The operands' values, which both dtypes have, and gradients. */
 typedef struct values {
@@ -62,6 +66,12 @@ static values values_make(const problem *p)
         v.row_weight[i] = round_to(SHARD_FLOAT32, v.row_weight[i] + 1);
     for (int64_t i = 0; i < p->rows; i++)
         v.labels[i] = p->form & IGNORING && i % 3 == 1 ? -100 : (i * 7919 + p->classes - 1) % p->classes;
+    for (int64_t i = 0; i < p->classes && p->rise != 0; i++)
+        v.bias[i] = round_to(p->dtype, v.bias[i] + p->rise * (double)(i / TILE));
+    for (int64_t i = 0; i < p->masked; i++)
+        v.bias[i] = -INFINITY;
+    for (int64_t i = 0; i < p->rows; i++)
+        v.labels[i] = v.labels[i] < 0 || v.labels[i] >= p->masked ? v.labels[i] : p->masked + i % (p->classes - p->masked);
     return v;
 }
 
@@ -108,6 +118,7 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
         set.logit_scale = p->form % 4 == 3 ? 0.5 : 1;
         set.soft_cap = p->form % 5 == 3 ? 2 : 0;
         set.reduction = p->reduction;
+        set.stash_share = (const double[]){options.stash_share, 0, 1000}[p->reduction];
         for (int step = 0; step < 2; step++) { /* gradients add up */
             shard_tensor *loss = fused ? shard_linear_cross_entropy_with(x, weight, bias, labels, &set, NULL)
                                        : shard_cross_entropy_with(shard_linear(x, weight, bias), labels, &set, NULL);
@@ -209,6 +220,69 @@ static void equals_plain_on_ranks(shard_group *world, void *context)
 START_TEST(test_equals_plain_on_ranks)
 {
     run_ranks(rank_counts[_i], equals_plain_on_ranks);
+}
+END_TEST
+
+/* Logits of some hundreds have errors of some 1e-5 in float32. */
+static void check_biases(shard_group *group, int64_t masked, double rise)
+{
+    static const int forms[] = {HAS_BIAS, HAS_BIAS | WEIGHTED, HAS_BIAS | IGNORING, HAS_BIAS | WEIGHTED | IGNORING};
+    shard_head_tile = TILE;
+    for (int i = 0; i < 4; i++)
+        for (int d = group ? i : 0; d < DTYPES; d += group ? 4 : 1) {
+            problem p = {5, 3, 23, dtypes[d].x, dtypes[d].weight, forms[i], (shard_reduction)((i + d) % 3), masked, rise};
+            check_problem(&p, group, rise != 0 ? 4 * dtypes[d].tolerance : dtypes[d].tolerance);
+        }
+    shard_head_tile = 0;
+}
+
+/* The first tiles of all rows, and with several ranks all classes of the first ranks, have no finite logit. Not with smoothing,
+ * which makes the loss infinite. */
+static void check_masked(shard_group *group)
+{
+    check_biases(group, 17, 0);
+}
+
+/* Maxima that each tile raises or lowers: by more than an exponential's range, and by less, so that some tiles move the number
+ * that exponentials are relative to and some do not. */
+static void check_rising(shard_group *group)
+{
+    static const double rises[] = {50, 30, -50};
+    for (int i = 0; i < 3; i++)
+        check_biases(group, 0, rises[i]);
+}
+
+static void check_composed_too(void (*check)(shard_group *), bool composed)
+{
+    shard_device *device = shard_default_device();
+    const struct shard_head_ops *fused = device->head;
+    device->head = composed ? NULL : fused;
+    check(NULL);
+    device->head = fused;
+}
+
+START_TEST(test_masked_classes)
+{
+    check_composed_too(check_masked, _i);
+}
+END_TEST
+
+START_TEST(test_rising_maxima)
+{
+    check_composed_too(check_rising, _i);
+}
+END_TEST
+
+static void biases_on_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    check_masked(world);
+    check_rising(world);
+}
+
+START_TEST(test_biases_on_ranks)
+{
+    run_ranks(rank_counts[_i], biases_on_ranks);
 }
 END_TEST
 
@@ -332,6 +406,9 @@ int main(void)
     tcase_add_loop_test(tcase, test_equals_plain, 0, SHAPES);
     tcase_add_loop_test(tcase, test_composed_equals_plain, 0, SHAPES);
     add_ranks_test(tcase, test_equals_plain_on_ranks);
+    tcase_add_loop_test(tcase, test_masked_classes, 0, 2);
+    tcase_add_loop_test(tcase, test_rising_maxima, 0, 2);
+    add_ranks_test(tcase, test_biases_on_ranks);
     tcase_add_loop_test(tcase, test_counts_ranks, 0, SHAPES);
     add_ranks_test(tcase, test_counts_ranks_on_ranks);
     add_ranks_test(tcase, test_refuses_types);

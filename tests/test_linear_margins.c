@@ -242,6 +242,26 @@ START_TEST(test_equals_on_ranks)
 }
 END_TEST
 
+/* Rows of NaN that are ignored leave the loss and the other rows' gradients as they are, and have gradients of 0. */
+START_TEST(test_ignored_rows_of_nan)
+{
+    static values expected, found;
+    for (int form = IGNORING; form < FORMS; form++)
+        for (int d = 0; d < DTYPES && form & IGNORING; d++) {
+            problem p = {NO_NORMS, form, dtypes[d].x, dtypes[d].weight, dtypes[d].scale};
+            make_values(&p, &expected);
+            found = expected;
+            for (int i = 0; i < ROWS * IN; i++)
+                found.x[i] = found.label[i / IN] < 0 ? NAN : found.x[i];
+            compute_found(&p, &expected, NULL, (shard_range){0, CLASSES});
+            compute_found(&p, &found, NULL, (shard_range){0, CLASSES});
+            ck_assert_double_eq(found.loss, expected.loss);
+            for (int i = 0; i < ROWS * IN; i++)
+                ck_assert_double_eq(found.dx[i], found.label[i / IN] < 0 ? 0 : expected.dx[i]);
+        }
+}
+END_TEST
+
 /* Of logits in memory, which are cosines. */
 START_TEST(test_margin_of_logits)
 {
@@ -409,7 +429,7 @@ START_TEST(test_refuses)
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .margin = SHARD_MARGIN(.row_m2 = bias)));
         check_error(SHARD_ERROR_SHAPE, "*row_m2 of shape [[]9] *");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .normalized = true, .soft_cap = 2));
-        check_error(SHARD_ERROR_UNSUPPORTED, "*a margin or normalized rows with soft_cap 2*");
+        check_error(SHARD_ERROR_UNSUPPORTED, "*soft_cap 2 with *a margin or normalized rows; 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .normalized = true, .logit_scale = 0));
         check_error(SHARD_ERROR_ARGUMENT, "*logit_scale 0; a finite number above 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .margin = SHARD_MARGIN(), .logit_scale = NAN));
@@ -433,6 +453,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_equals_plain, 0, WAYS);
     tcase_add_loop_test(tcase, test_composed_equals_plain, 0, WAYS);
     add_ranks_test(tcase, test_equals_on_ranks);
+    tcase_add_test(tcase, test_ignored_rows_of_nan);
     tcase_add_test(tcase, test_margin_of_logits);
     add_ranks_test(tcase, test_recognizes);
     tcase_add_test(tcase, test_refuses);

@@ -341,15 +341,34 @@ static shard_tensor *classifier_loss(shard_module *classifier, shard_dtype dtype
                                shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64));
 }
 
+/* Small values of float16, and their steps, are multiples of few of its units. */
+static const struct {
+    shard_dtype half;
+    double size, lr;
+} moved[] = {{SHARD_BFLOAT16, 1, 0.004}, {SHARD_FLOAT16, 0x1p-14, 1e-7}};
+
+/* Fills with made up values of that size. */
+static void fill_sized(shard_tensor *tensor, uint64_t seed, double size)
+{
+    fill_made_up(tensor, seed);
+    SHARD_SCOPE
+    {
+        void *values = host_copy(shard_scale(shard_detach(tensor), size));
+        check_ok(
+            shard_copy_from_host(tensor, values, (size_t)shard_numel(tensor) * shard_dtype_size(shard_tensor_dtype(tensor))));
+        free(values);
+    }
+}
+
 /* How the weight has moved in 50 steps. */
-static double *movement(shard_dtype dtype, shard_rounding rounding, shard_group *group)
+static double *movement(int which, shard_dtype dtype, shard_rounding rounding, shard_group *group)
 {
     shard_module *classifier = shard_nn_parallel_classifier(FEATURES, CLASSES, group, .dtype = dtype);
     shard_tensor *weight = shard_module_tensor(classifier, "weight");
-    fill_made_up(weight, 1);
-    fill_made_up(shard_module_tensor(classifier, "bias"), 2);
-    shard_optimizer *sgd =
-        shard_sgd(classifier, .lr = 0.004, .momentum = 0.9, .rounding = rounding, .seed = 11, .state_dtype = SHARD_FLOAT32);
+    fill_sized(weight, 1, moved[which].size);
+    fill_sized(shard_module_tensor(classifier, "bias"), 2, moved[which].size);
+    shard_optimizer *sgd = shard_sgd(classifier, .lr = moved[which].lr, .momentum = 0.9, .rounding = rounding, .seed = 11,
+                                     .state_dtype = SHARD_FLOAT32);
     double *before = values_of(weight);
     for (int step = 0; step < LONG; step++) {
         SHARD_SCOPE
@@ -380,13 +399,12 @@ static void compare_movement(const double *of, const double *with, int64_t count
     *distance = sqrt(difference / square);
 }
 
-static void moves(shard_group *world, void *context)
+static void check_movement(int which, shard_group *world)
 {
-    (void)context;
     int64_t count = FEATURES * (CLASSES / shard_group_size(world));
-    double *single = movement(SHARD_FLOAT32, SHARD_ROUNDING_NEAREST, world), part[3], distance[3];
+    double *single = movement(which, SHARD_FLOAT32, SHARD_ROUNDING_NEAREST, world), part[3], distance[3];
     for (int rounding = 0; rounding < 3; rounding++) {
-        double *half = movement(SHARD_BFLOAT16, (shard_rounding)rounding, world);
+        double *half = movement(which, moved[which].half, (shard_rounding)rounding, world);
         compare_movement(half, single, count, &part[rounding], &distance[rounding]);
         free(half);
     }
@@ -397,6 +415,13 @@ static void moves(shard_group *world, void *context)
                       distance[SHARD_ROUNDING_KAHAN] < 0.3 * distance[SHARD_ROUNDING_NEAREST],
                   "%g, %g and %g from float32", distance[0], distance[1], distance[2]);
     free(single);
+}
+
+static void moves(shard_group *world, void *context)
+{
+    (void)context;
+    for (int which = 0; which < 2; which++)
+        check_movement(which, world);
 }
 
 START_TEST(test_classifier_moves)

@@ -341,6 +341,12 @@ static void refuses(shard_group *world, void *context)
             ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = some));
             check_error(SHARD_ERROR_MISMATCH, "*options or the number of classes on rank 1 differ*");
         }
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .soft_cap = 2));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*soft_cap 2 with a sample of classes*; 0 is needed*");
+        shard_tensor *bias = shard_zeros(SHARD_SHAPE(shard_tensor_size(weight, 0)));
+        bias->placement = weight->placement;
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, bias, labels, .sample = sample, .logit_scale = 2));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*logit_scale 2 with a sample of classes and a bias; 1 or no bias is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .logit_scale = -1));
         check_error(SHARD_ERROR_ARGUMENT, "*logit_scale -1; a finite number above 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = x));

@@ -305,9 +305,9 @@ typedef struct shard_scaled_dot_product_attention_options {
     size_t size;
     bool is_causal; /* query i has the keys up to i + offset alone; false */
     int64_t offset; /* of is_causal: keys before the first query's own, as a key-value cache has; of at least 0; 0 */
-    double scale;   /* of the scores query . key; 0: 1 / sqrt(in) */
+    double scale;   /* of the scores query . key; INFINITY: 1 / sqrt(in) */
 } shard_scaled_dot_product_attention_options;
-#define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES sizeof(shard_scaled_dot_product_attention_options), false, 0, 0.0
+#define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES sizeof(shard_scaled_dot_product_attention_options), false, 0, INFINITY
 #define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_INIT   \
     {                                                     \
         SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES \
@@ -322,7 +322,7 @@ typedef struct shard_scaled_dot_product_attention_options {
  * float32 or wider. The backward uses the result, and one number for each query.
  * Carries a split along heads or along a dimension before them: all three operands are split over one group along this
  * dimension, each rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
- * offset below 0 or without is_causal, or a scale that is not finite; UNSUPPORTED, another placement. */
+ * offset below 0 or without is_causal, or a scale that is NaN or -inf; UNSUPPORTED, another placement. */
 #define shard_scaled_dot_product_attention(query, key, ...)                                            \
     SHARD_GIVEN(shard_scaled_dot_product_attention_with(                                               \
         query, key,                                                                                    \
@@ -352,10 +352,10 @@ typedef struct shard_cross_entropy_options {
     shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
     bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
-    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.1 */
+    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.05 */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.1
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -404,7 +404,8 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
  * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
- * training has both options too; of other logits, which are cosines then, it has .margin alone. Neither with a soft cap.
+ * training has both options too; of other logits, which are cosines then, it has .margin alone.
+ * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias.
  * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
  * labels, as for a column-parallel layer. Differs from the two functions by rounding.
  * *label_rank (NULL: not wanted) is as for shard_cross_entropy: it is counted in the forward's sweep, after a product of x with
@@ -450,10 +451,10 @@ typedef struct shard_binary_cross_entropy_options {
     shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
     bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
-    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.1 */
+    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.05 */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
-    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.1
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \

@@ -31,8 +31,10 @@ SHARD_BEGIN_C
  *   memory. The random bits depend on .seed, the parameter's name, its number of steps and the element's index in the whole
  *   parameter: not on the number of ranks, splits or partitions, and a resumed training goes on to the bit.
  *   .rounding = SHARD_ROUNDING_KAHAN keeps what rounding takes from a weight in a second 16-bit tensor, the state
- *   "<name>.compensation", and adds it in the next step. A compensation of more than half a unit of the weight's last place,
- *   left from values that were overwritten since, is ignored. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
+ *   "<name>.compensation", and adds it in the next step. That of a float16 weight is stored times 2^11, so that float16 has it
+ *   for weights of every size: the two together have the digits of a multiple of 2^-35, and 22 binary digits at most. A
+ *   compensation of more than half a unit of the weight's last place, left from values that were overwritten since, is
+ *   ignored. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
  *
  * Both concern bfloat16 and float16 parameters only; float32 and float64 parameters are written as they are computed.
  *

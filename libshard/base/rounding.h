@@ -74,11 +74,27 @@ SHARD_KERNEL float shard_round_to_float16(float x, uint32_t bits)
     return y.value;
 }
 
-/* A value's compensation as it counts: it is at most half a unit of the value's last place. A larger one is of another value,
- * which was overwritten between two steps, and counts as 0. */
-SHARD_KERNEL float shard_rounding_rest(bool bfloat16, float value, float rest)
+/* A compensation is stored times this factor. That of a float16 value, at most half a unit of its last place, then is as large as
+ * the value: as it is, below 2^-14 float16 would have few of its digits, and of a value below 2^-13 none. */
+SHARD_KERNEL float shard_rounding_unit(bool bfloat16)
 {
-    return fabsf(rest) <= (bfloat16 ? 0x1p-8f : 0x1p-11f) * fabsf(value) ? rest : 0.0f;
+    return bfloat16 ? 1.0f : 0x1p11f;
+}
+
+/* The compensation that is stored where x was rounded to the 16-bit value; 0 of an infinity. */
+SHARD_KERNEL float shard_rounding_lost(bool bfloat16, float x, float value)
+{
+    float lost = x - value;
+    return fabsf(lost) <= 0x1p127f ? lost * shard_rounding_unit(bfloat16) : 0.0f;
+}
+
+/* A value's compensation as it counts, of the stored one. One of more than half a unit of the value's last place is of another
+ * value, which was overwritten between two steps, and counts as 0. Below 2^-14 that unit of float16 is 2^-24. */
+SHARD_KERNEL float shard_rounding_rest(bool bfloat16, float value, float stored)
+{
+    float size = fabsf(value), rest = stored / shard_rounding_unit(bfloat16);
+    float most = bfloat16 ? 0x1p-8f * size : 0x1p-11f * (size < 0x1p-14f ? 0x1p-14f : size);
+    return fabsf(rest) <= most ? rest : 0.0f;
 }
 
 #endif

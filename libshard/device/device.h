@@ -276,8 +276,8 @@ typedef struct shard_update {
     const double *trust_ratio; /* of their sum (SGD's step alone takes it, for LARS and LAMB); NULL: 1 */
     void *gradient, *value;
     void *state[SHARD_OPTIMIZER_STATES]; /* the optimizer's states; the rest is not read */
-    /* Of a 16-bit value, in its type, or NULL: what rounding took from the value. The step is computed of their sum, and
-     * writes both. Read in the first step, too. */
+    /* Of a 16-bit value, in its type, or NULL: what rounding took from the value, times shard_rounding_unit (base/rounding.h).
+     * The step is computed of their sum, and writes both. Read in the first step, too. */
     void *compensation;
     uint64_t key; /* of stochastic rounding: selects the parameter's random numbers */
     shard_update_place place;

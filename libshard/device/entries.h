@@ -316,7 +316,7 @@ SHARD_KERNEL_ENTRY(shard_status, binary_cross_entropy_backward, shard_device *, 
 /* ---- the head: sweeps over tiles of a weight (device/head.h) ---- */
 
 /* Merges the statistics of a tile (SHARD_CE_STATS) into stats, whose maximum is -inf before the first one. center
- * [rows]: the new maxima. sum [rows, in], the sums of exponentials times something, is brought from the old
+ * [rows]: the new maxima, 0 for -inf. sum [rows, in], the sums of exponentials times something, is brought from the old
  * maximum to the new one; NULL: not wanted. */
 SHARD_KERNEL_ENTRY(shard_status, head_merge, shard_device *, int64_t rows, int64_t in, const double *tile_stats, double *stats,
                double *center, void *sum, shard_dtype)

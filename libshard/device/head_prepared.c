@@ -182,6 +182,7 @@ typedef struct labels {
     void *class_weight; /* [rows], wide: of the labels; NULL: ones */
     void *narrow;       /* [rows], wide: the factors */
     int64_t *zero;      /* [rows] */
+    uint8_t *counts;    /* [rows]: whether the row has a part in the result */
     void *spread;       /* [in], wide; NULL: no smoothing */
 } labels;
 
@@ -200,6 +201,7 @@ static size_t lay_out_labels(chunks *c, labels *l)
     l->class_weight = h->class_weight ? lay(c, &offset, rows, c->wide) : NULL;
     l->narrow = lay(c, &offset, rows, c->wide);
     l->zero = lay(c, &offset, rows, SHARD_INT64);
+    l->counts = lay(c, &offset, rows, SHARD_UINT8);
     l->spread = h->loss.smoothing != 0 && h->loss.cols > 0 ? lay(c, &offset, h->in, c->wide) : NULL;
     return offset;
 }
@@ -315,6 +317,17 @@ static shard_status make_factors(chunks *c, const labels *l, const shard_head_ro
     return ops->axpby(c->device, n, 1, l->softmax, 1, l->factor, SHARD_FLOAT64);
 }
 
+/* Sets the factors of the rows that have no part in the result to 0: where the features are NaN, they are NaN. */
+static shard_status drop_factors(chunks *c, const labels *l, const shard_head_rows *rows)
+{
+    const shard_device_ops *ops = c->device->ops;
+    const int64_t n = c->h->loss.rows, *const shapes[] = {&n, &n, &n};
+    const shard_expansion two = shard_expansion_rows(1, n), three = shard_expansion_of(1, &n, 3, (int[]){1, 1, 1}, shapes);
+    SHARD_TRY(ops->zero(c->device, l->zero, (size_t)n * sizeof *l->zero));
+    SHARD_TRY(ops->compare(c->device, SHARD_NE, &two, rows->scale, l->zero, l->counts, SHARD_FLOAT64));
+    return ops->where(c->device, &three, l->counts, l->factor, l->zero, l->factor, SHARD_FLOAT64);
+}
+
 static shard_status sum_chunks(const shard_head *h, shard_device *device, void *spread)
 {
     chunks c;
@@ -355,6 +368,7 @@ static shard_status input_gradient(chunks *c, const labels *l, const double *sta
         return SHARD_OK;
     SHARD_TRY(take_labels(c, l));
     SHARD_TRY(make_factors(c, l, rows));
+    SHARD_TRY(drop_factors(c, l, rows));
     return add_labels(c, l, dx);
 }
 

@@ -82,10 +82,11 @@ SHARD_KERNEL double shard_margin_cosine(double c, double m1, double m2, double m
 /* ---- elements ---- */
 
 #define SHARD_LOSS_ELEMENTS(real)                                                                                                \
-    /* The derivative of a mapped logit x by z; inverse_cap: 1 / soft_cap, or 0 without one. */                                  \
+    /* The derivative of a mapped logit x by z; inverse_cap: 1 / soft_cap, or 0 without one. A masked x is -inf: times 0 that    \
+     * would be NaN. */                                                                                                          \
     SHARD_KERNEL real SHARD_LOSS_NAME(shard_logit_slope, real)(real x, real scale, real inverse_cap)                             \
     {                                                                                                                            \
-        real t = x * inverse_cap;                                                                                                \
+        real t = inverse_cap == 0 ? 0 : x * inverse_cap;                                                                         \
         return scale * (1 - t * t);                                                                                              \
     }                                                                                                                            \
     /* Binary cross-entropy of the logit x with the target y, whose positive part counts `positive` times:                       \

@@ -104,8 +104,8 @@ static bool check_options(const char *function, const shard_scaled_dot_product_a
                     function, options->offset, options->is_causal ? "true" : "false");
         return false;
     }
-    if (!isfinite(options->scale)) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: a scale of %g; a finite one is needed, or 0 for 1 / sqrt(in)", function,
+    if (isnan(options->scale) || options->scale == -(double)INFINITY) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: a scale of %g; a finite one is needed, or INFINITY for 1 / sqrt(in)", function,
                     options->scale);
         return false;
     }
@@ -126,9 +126,9 @@ static shard_attention_shape shape_of(const shard_tensor *query, const shard_ten
         .in = in,
         .out = value->shape.dim[ndim - 1],
         .offset = shard_min(options->offset, key->shape.dim[key->shape.ndim - 2]), /* no further key would be seen */
-        .scale = options->scale != 0 ? options->scale
-                 : in > 0            ? 1 / sqrt((double)in)
-                                     : 1,
+        .scale = isfinite(options->scale) ? options->scale
+                 : in > 0                 ? 1 / sqrt((double)in)
+                                          : 1,
         .causal = options->is_causal,
     };
 }

@@ -277,10 +277,14 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
     double scale = call->logit_scale * (call->has_margins ? call->margin.scale : 1.0);
     if (!shard_cross_entropy_check_factor(function, "logit_scale", call->logit_scale, true))
         return false;
-    if ((options->sample || cosines) && (options->logit_scale != 1.0 || options->soft_cap != 0.0)) {
-        shard_error(SHARD_ERROR_UNSUPPORTED,
-                    "%s: a sample of classes, a margin or normalized rows with soft_cap %g, or with a bias and logit_scale %g",
-                    function, options->soft_cap, options->logit_scale);
+    if ((options->sample || cosines) && options->soft_cap != 0.0) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a sample of classes, a margin or normalized rows; 0 is needed",
+                    function, options->soft_cap);
+        return false;
+    }
+    if (options->sample && options->logit_scale != 1.0) { /* with a bias: scale_features takes it without one */
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: logit_scale %g with a sample of classes and a bias; 1 or no bias is needed",
+                    function, options->logit_scale);
         return false;
     }
     if (call->ranked && (options->sample || cosines)) {
@@ -386,7 +390,7 @@ static bool load(const head_call *call, void **memory)
                       memory);
 }
 
-/* Opens with the labels' logits of the local classes. */
+/* Computes the labels' logits of the local classes: the first numbers that the ranks exchange, where label ranks are wanted. */
 static bool pick_local(head_call *call)
 {
     shard_class_rows *rows = &call->rows;
@@ -398,7 +402,7 @@ static bool pick_local(head_call *call)
     return shard_head_label_logits(shard_device_of(x), &h, rows->local) == SHARD_OK;
 }
 
-/* The position of the labels' ranks in a rank's numbers: after the statistics. */
+/* The counts of logits before the labels', which follow the statistics in a rank's numbers; NULL without label ranks. */
 static int64_t *ahead_in(const head_call *call, double *part)
 {
     return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;

@@ -88,7 +88,7 @@ extern const command_choice training_optimizer_choices[], training_schedule_choi
 
 #define HEAD_DEFAULTS                                                                                                            \
     {                                                                                                                            \
-        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.1                                              \
+        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05                                             \
     }
 #define TRAINING_BUCKET_MIB 25 /* the default of --bucket-mib */
 

@@ -90,10 +90,13 @@ static __device__ inline Real<T> target_logit(const Loss<T> &l, const Ranking &r
     return ranking.logit ? (Real<T>)ranking.logit[row] : to_real(l.x[row * l.shape.pitch + l.own_target(row, cols)]);
 }
 
-/* Adds q x and q of a column's element; without probabilities they are 0. */
+/* Adds q x and q of a column's element; without probabilities they are 0. Of labels that are not smoothed there is no q: 0 times
+ * the -inf of a masked class would be NaN. */
 template <class T>
 static __device__ inline void add_target(const Loss<T> &l, Real<T> x, T probability, int64_t column, double *a, double *b)
 {
+    if (!l.probability && l.spread == 0)
+        return;
     double q = (l.keep * (double)to_real(probability) + l.spread) * (double)l.weight_of(column);
     *a += q * (double)x;
     *b += q;

@@ -3,8 +3,9 @@
 
 using namespace shard;
 
-/* Adds a tile's statistics of a row; returns the factor from the old maximum to the new one. */
-static __device__ inline double merge_row(const double *tile, double *stats)
+/* Adds a tile's statistics of a row; returns the factor from the old maximum to the new one. The exponentials are relative to the
+ * maximum, *center, or to 0 while all logits are -inf. */
+static __device__ inline double merge_row(const double *tile, double *stats, double *center)
 {
     double old = stats[SHARD_CE_MAX], more = tile[SHARD_CE_MAX], max = more > old ? more : old;
     double factor = max > old ? exp(old - max) : 1, of_tile = max > more ? exp(more - max) : 1;
@@ -12,6 +13,7 @@ static __device__ inline double merge_row(const double *tile, double *stats)
     stats[SHARD_CE_SUM] = stats[SHARD_CE_SUM] * factor + tile[SHARD_CE_SUM] * of_tile;
     for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
         stats[k] += tile[k];
+    *center = max == -INFINITY ? 0 : max;
     return factor;
 }
 
@@ -20,10 +22,8 @@ static __global__ void merge(int64_t rows, int64_t in, const double *tile_stats,
 {
     __shared__ double factor;
     for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        if (threadIdx.x == 0) {
-            factor = merge_row(tile_stats + row * SHARD_CE_STATS, stats + row * SHARD_CE_STATS);
-            center[row] = stats[row * SHARD_CE_STATS + SHARD_CE_MAX];
-        }
+        if (threadIdx.x == 0)
+            factor = merge_row(tile_stats + row * SHARD_CE_STATS, stats + row * SHARD_CE_STATS, center + row);
         __syncthreads();
         T by = (T)factor;
         for (int64_t k = threadIdx.x; sum && by != 1 && k < in; k += BLOCK)

@@ -117,10 +117,8 @@ struct MixedUpdate {
     {
         if (compensation.array) {
             float rest[N];
-            for (int k = 0; k < N; k++) {
-                float lost = x[k] - round_to_dtype(value.dtype, x[k]);
-                rest[k] = fabsf(lost) <= 0x1p127f ? lost : 0; /* of an infinity */
-            }
+            for (int k = 0; k < N; k++)
+                rest[k] = shard_rounding_lost(value.dtype == SHARD_BFLOAT16, x[k], round_to_dtype(value.dtype, x[k]));
             store_typed<N>(compensation, i, rest);
         } else if (rounds(value)) {
             round<N>(0, value.dtype, i, x);

@@ -5,8 +5,7 @@ static void R(merge)(int64_t rows, int64_t in, const double *tile_stats, double 
 {
 #pragma omp parallel for schedule(static) if (rows * in >= PARALLEL)
     for (int64_t i = 0; i < rows; i++) {
-        real factor = (real)merge_row(tile_stats + i * SHARD_CE_STATS, stats + i * SHARD_CE_STATS);
-        center[i] = stats[i * SHARD_CE_STATS + SHARD_CE_MAX];
+        real factor = (real)merge_row(tile_stats + i * SHARD_CE_STATS, stats + i * SHARD_CE_STATS, center + i);
         if (!sum || factor == 1)
             continue;
         real *row = (real *)sum + i * in;
@@ -80,8 +79,9 @@ typedef struct features {
     void *dx;
 } features;
 
-/* Adds a tile's statistics of a row; returns the factor from the old maximum to the new one. */
-static double merge_row(const double *tile, double *stats)
+/* Adds a tile's statistics of a row; returns the factor from the old maximum to the new one. The exponentials are relative to the
+ * maximum, *center, or to 0 while all logits are -inf. */
+static double merge_row(const double *tile, double *stats, double *center)
 {
     double old = stats[SHARD_CE_MAX], more = tile[SHARD_CE_MAX], max = more > old ? more : old;
     double factor = max > old ? exp(old - max) : 1, of_tile = max > more ? exp(more - max) : 1;
@@ -89,6 +89,7 @@ static double merge_row(const double *tile, double *stats)
     stats[SHARD_CE_SUM] = stats[SHARD_CE_SUM] * factor + tile[SHARD_CE_SUM] * of_tile;
     for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
         stats[k] += tile[k];
+    *center = max == -INFINITY ? 0 : max;
     return factor;
 }
 

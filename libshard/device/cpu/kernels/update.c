@@ -69,13 +69,12 @@ static void compensate(const shard_update *u, shard_dtype dtype, int64_t start, 
 {
     float rest[SPAN];
     uint16_t *value = (uint16_t *)u->value + start;
+    bool bfloat16 = dtype == SHARD_BFLOAT16;
     KERNEL(narrow)(dtype, false, count, x, value);
     KERNEL(widen)(dtype, count, value, rest);
 #pragma omp simd
-    for (int64_t i = 0; i < count; i++) {
-        float lost = x[i] - rest[i];
-        rest[i] = fabsf(lost) <= 0x1p127f ? lost : 0; /* of an infinity */
-    }
+    for (int64_t i = 0; i < count; i++)
+        rest[i] = shard_rounding_lost(bfloat16, x[i], rest[i]);
     KERNEL(narrow)(dtype, false, count, rest, (uint16_t *)u->compensation + start);
 }
 
