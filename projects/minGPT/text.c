@@ -1,6 +1,6 @@
 #include "text.h"
 
-#include "json.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 #include "tokenizer.h"
 
-#include "json.h"
+#include "utf8.h"
 #include "words.h"
 
 #include <inttypes.h>

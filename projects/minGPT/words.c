@@ -1,7 +1,7 @@
 #include "words.h"
 
-#include "json.h"
 #include "unicode_table.h"
+#include "utf8.h"
 
 #include <stdbool.h>
 #include <stddef.h>
