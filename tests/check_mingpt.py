@@ -360,7 +360,7 @@ def check_generation(folder, out):
 
 
 def check_errors(folder, out):
-    train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5: a batch of 12 is not that many equal parts")
+    train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5 does not divide a --batch-size of 12")
     train(folder, "-b", 2, "--accumulate", 2, ranks=2, expect="1 blocks at a time for 2 ranks that are data parallel")
     train(folder, "--n-head", 3, expect="--n-embd 32 is not a multiple of --n-head 3")
     train(folder, "--n-head", 2, "--enable-model-parallel", ranks=3, expect="2 heads over 3 ranks: each needs one")

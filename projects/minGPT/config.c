@@ -15,7 +15,7 @@ const gpt_type_sizes gpt_types[] = {
     {"gpt-mini", 6, 6, 192}, {"gpt-micro", 4, 4, 128},      {"gpt-nano", 3, 3, 48},       {NULL, 0, 0, 0},
 };
 
-/* Members that are numbers, with those that GPT2Config has where a file lacks them. */
+/* Members that are numbers. missing: the value of GPT2Config, for a file without the member. */
 typedef struct member {
     const char *name;
     size_t offset;
@@ -37,7 +37,7 @@ static const member members[] = {
 
 #define CONFIG_MOST_BYTES (1 << 20)
 
-/* Members whose other values are of another network. */
+/* Members that have one value in every GPT-2; a file may lack them. */
 static const struct {
     const char *name, *value;
 } fixed[] = {
@@ -80,15 +80,21 @@ static shard_status check_fixed(const json_t *object, const char *name, const ch
     return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: its %s is %s, and this program has %s alone", path, name, text, wanted);
 }
 
-/* Whether the head has the token embedding's weight; the size of the MLP is a fixed one. */
-static shard_status check_sizes(gpt_config *config, const json_t *object, const char *path)
+static shard_status read_tied(gpt_config *config, const json_t *object, const char *path)
 {
-    const json_t *tied = json_object_get(object, "tie_word_embeddings"), *inner = json_object_get(object, "n_inner");
+    const json_t *tied = json_object_get(object, "tie_word_embeddings");
     char text[64];
     if (tied && !json_is_boolean(tied))
         return shard_error(SHARD_ERROR_FORMAT, "%s: its tie_word_embeddings is %s, not true or false", path,
                            json_value_text(tied, text, sizeof text));
     config->tie_word_embeddings = !tied || json_is_true(tied);
+    return SHARD_OK;
+}
+
+static shard_status check_sizes(const gpt_config *config, const json_t *object, const char *path)
+{
+    const json_t *inner = json_object_get(object, "n_inner");
+    char text[64];
     if (config->n_embd % config->n_head)
         return shard_error(SHARD_ERROR_FORMAT, "%s: its n_embd, %" PRId64 ", is not a multiple of its n_head, %" PRId64, path,
                            config->n_embd, config->n_head);
@@ -107,6 +113,8 @@ shard_status config_read(gpt_config *config, const char *path)
         status = read_number(config, object, &members[i], path);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed && status == SHARD_OK; i++)
         status = check_fixed(object, fixed[i].name, fixed[i].value, path);
+    if (status == SHARD_OK)
+        status = read_tied(config, object, path);
     if (status == SHARD_OK)
         status = check_sizes(config, object, path);
     json_decref(object);

@@ -1,5 +1,5 @@
-/* vocab.json and merges.txt. In both a token of byte pairs is written by characters: a byte that can be printed by itself, each
- * other one by U+0100 and up, in order. */
+/* vocab.json and merges.txt. Both write each byte of a token as a character: a printable byte as itself, the others, in order, as
+ * U+0100, U+0101 and so on. */
 #include "tokenizer.h"
 
 #include "json_file.h"
@@ -16,7 +16,7 @@
 
 /* ---- bytes as characters ---- */
 
-/* The bytes in GPT-2's order, of which those from PLAIN on are U+0100 and up. */
+/* In GPT-2's order of the bytes the first PLAIN are printable, and byte PLAIN + i is U+0100 + i. */
 #define PLAIN 188
 
 static void fill_order(const tokenizer *of, uint32_t *code_of_byte)
@@ -135,7 +135,7 @@ static shard_status read_vocabulary(reading *state, const char *path)
     return status;
 }
 
-/* A line "left right"; others are the version, and empty ones. */
+/* Reads a line "left right"; the version and empty lines are skipped. */
 static shard_status read_merge(reading *state, char *line, const char *path, int64_t number)
 {
     char *space = strchr(line, ' ');
