@@ -55,6 +55,7 @@ BAD_CONFIGS = BAD_JSON + [
     (b'{"n_layer": 0}', "its n_layer is 0, not an integer from 1 to 256"), (b'{"n_layer": "2"}', "its n_layer is 2, not an integer"),
     (b'{"n_embd": null}', "its n_embd is null, not an integer"), (b'{"vocab_size": 1e300}', "its vocab_size is 1e+300, not an integer"),
     (b'{"resid_pdrop": -0.5}', "its resid_pdrop is -0.5, not a number from 0 to 1"), (b'{"n_head": [12]}', "its n_head is an array, not"),
+    (b'{"embd_pdrop": "0.1"}', "its embd_pdrop is 0.1, not a number"), (b'{"embd_pdrop": {}}', "its embd_pdrop is an object, not a number"),
     (b'{"n_head": 5}', "its n_embd, 768, is not a multiple of its n_head, 5"),
     (b'{"tie_word_embeddings": 1}', "its tie_word_embeddings is 1, not true or false"),
     (b'{"n_inner": 1000}', "its n_inner is 1000, and this program has 4 n_embd, 3072, alone"), (b'{"n_inner": true}', "n_inner is true, and"),
