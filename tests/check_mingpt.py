@@ -26,6 +26,43 @@ BPE_TEXT = "low low low low low lower lower newest newest newest newest newest n
 BPE_MERGES = ["e s", "es t", "l o", "lo w", "e w", "n ew", "Ġ low", "Ġ new", "Ġnew est", "d est", "i dest", "w idest", "Ġ widest", "e r",
               "Ġlow er"]
 BPE_IDS = [259, 257, 263, 269, 198]
+
+# Files that are refused, and a part of the error. BIG is more than the file may have.
+BIG = b'{"a": "' + b"a" * (1 << 20) + b'"}'
+BAD_JSON = [
+    (b"", "line 1: '[' or '{' expected near end of file"), (b"\n\n[1]", "not an object of JSON"), (b'"text"', "line 1: "),
+    (b'{"a": 0,\n "b": 1', "line 2: "), (b'{"a": 0,\n\n "b" 1}', "line 3: ':' expected"), (b'{"a": 0}\n{"b": 1}', "line 2: end of file"),
+    (b'{"a": 0,\n "a": 0}', "line 2: duplicate object key"), (b'{"a": 0,\n "\\u0061": 0}', "line 2: duplicate object key"),
+    (b'{"a": 0,\n "\\ud800": 1}', "line 2: invalid Unicode '\\uD800'"), (b'{"a": 0,\n "\\q": 1}', "line 2: invalid escape"),
+    (b'{"a": 0,\n "\xff": 1}', "line 2: unable to decode byte 0xff"), (b'{"a": 0,\n "\xc0\x80": 1}', "line 2: unable to decode byte 0xc0"),
+    (b'{"a": 0,\n "\xed\xa0\x80": 1}', "line 2: unable to decode byte 0xed"), (b'{"a": 0,\n "b\x00": 1}', "line 2: control character 0x0"),
+    (b'{"a": 0,\n "b\\u0000": 1}', "line 2: NUL byte in object key"), (b'{"a": "b\\u0000"}', "line 1: \\u0000 is not allowed"),
+    (b'{"a": 0}\x00', "line 1: end of file expected"), (b'{"a": 1' + b"0" * 30 + b"}", "line 1: too big integer"),
+    (b'{"a": 1e999}', "line 1: real number overflow"), (b'{"a": NaN}', "line 1: invalid token"),
+    (b'{"a": ' + b"[" * 100000, "line 1: maximum parsing depth reached"),
+]
+BAD_VOCABULARIES = BAD_JSON + [
+    (b"{}", "vocab.json: no tokens"), (b'{"!": 0, "\\u0022": 2}', "vocab.json: no token has the number 1"),
+    (b'{"!": 0, "#": 1, "$": 1}', "vocab.json: two tokens have the number 1"),
+    (b'{"!": 1.5}', 'the token "!" has the number 1.5, not an integer from 0 to'), (b'{"!": -1}', "has the number -1, not"),
+    (b'{"!": 2147483648}', "has the number 2147483648, not"), (b'{"!": "0"}', "has the number 0, not"),
+    (b'{"!": {}}', "has the number an object, not"), (b'{"!": [0]}', "has the number an array, not"), (b'{"!": null}', "number null"),
+    (b'{"": 0}', "vocab.json: token 0 is empty, or has a character that stands for no byte"), (b'{"\xe6\xbc\xa2": 0}', "token 0 is empty"),
+    (b'{"!": 0}', "vocab.json: no token is the byte 0x00 alone"),
+]
+BAD_CONFIGS = BAD_JSON + [
+    (BIG, "config.json: 1048585 bytes, and such a file has 1048576 at most"), (b'{"n_layer": 1.5}', "its n_layer is 1.5, not an integer"),
+    (b'{"n_layer": 0}', "its n_layer is 0, not an integer from 1 to 256"), (b'{"n_layer": "2"}', "its n_layer is 2, not an integer"),
+    (b'{"n_embd": null}', "its n_embd is null, not an integer"), (b'{"vocab_size": 1e300}', "its vocab_size is 1e+300, not an integer"),
+    (b'{"resid_pdrop": -0.5}', "its resid_pdrop is -0.5, not a number from 0 to 1"), (b'{"n_head": [12]}', "its n_head is an array, not"),
+    (b'{"embd_pdrop": "0.1"}', "its embd_pdrop is 0.1, not a number"), (b'{"embd_pdrop": {}}', "its embd_pdrop is an object, not a number"),
+    (b'{"n_head": 5}', "its n_embd, 768, is not a multiple of its n_head, 5"),
+    (b'{"tie_word_embeddings": 1}', "its tie_word_embeddings is 1, not true or false"),
+    (b'{"n_inner": 1000}', "its n_inner is 1000, and this program has 4 n_embd, 3072, alone"), (b'{"n_inner": true}', "n_inner is true, and"),
+    (b'{"activation_function": "re\\u001blu"}', "its activation_function is re\\x1blu, and this program has gelu_new alone"),
+    (b'{"scale_attn_weights": false}', "its scale_attn_weights is false, and this program has true alone"),
+    (b'{"model_type": {}}', "its model_type is an object, and this program has gpt2 alone"),
+]
 FAILED = []
 
 
@@ -129,10 +166,6 @@ def check_byte_pairs(folder):
     (again / "merges.txt").write_text("#version: 0.2\nl o\nq q\n")
     check("merges.txt: line 3: not two tokens of vocab.json that make a third one" in text_of(start(PARTS, "encode", again, folder / "low")),
           "a merge without a token")
-    (again / "vocab.json").write_text('{"!": 0, "\\u0022": 2}')
-    check("vocab.json: token 1: a number that is missing" in text_of(start(PARTS, "encode", again, folder / "low")), "a gap")
-    (again / "vocab.json").write_text('{"!": 0,\n "\\ud800": 1}')
-    check("vocab.json: line 2: a string with an escape that is none" in text_of(start(PARTS, "encode", again, folder / "low")), "escape")
 
 
 def check_characters(folder):
@@ -146,6 +179,19 @@ def check_characters(folder):
     check(encode(folder, characters, "aé🎉\n") == [expected[c] for c in "aé🎉\n"], "characters' tokens")
     (folder / "encoded").write_text("a\nx")
     check('line 2: the vocabulary has no character "x"' in text_of(start(PARTS, "encode", characters, folder / "encoded")), "x")
+
+
+def check_bad_files(folder):
+    bad, pairs = folder / "bad", folder / "pairs"
+    bad.mkdir()
+    (bad / "merges.txt").write_bytes((pairs / "merges.txt").read_bytes())
+    for name, cases, arguments in (("vocab.json", BAD_VOCABULARIES, ["encode", bad, folder / "low"]),
+                                   ("config.json", BAD_CONFIGS, ["copy", bad, folder / "copy.safetensors"])):
+        for content, expect in cases:
+            (bad / name).write_bytes(content)
+            output = text_of(start(PARTS, *arguments))
+            check(output.count(" error: ") == 1 and output.count("\n") == 1 and f"{name}: " in output and expect in output,
+                  f"{name} {content[:60]}: not \"{expect}\": {output}")
 
 
 # ---- training ----
@@ -315,7 +361,7 @@ def check_generation(folder, out):
 
 
 def check_errors(folder, out):
-    train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5: a batch of 12 is not that many equal parts")
+    train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5 does not divide a --batch-size of 12")
     train(folder, "-b", 2, "--accumulate", 2, ranks=2, expect="1 blocks at a time for 2 ranks that are data parallel")
     train(folder, "--n-head", 3, expect="--n-embd 32 is not a multiple of --n-head 3")
     train(folder, "--n-head", 2, "--enable-model-parallel", ranks=3, expect="2 heads over 3 ranks: each needs one")
@@ -344,6 +390,7 @@ def main():
         check_words(folder)
         check_byte_pairs(folder)
         check_characters(folder)
+        check_bad_files(folder)
         make_text(folder)
         check_computing(folder, check_ranks(folder))
         out = check_resume(folder)

@@ -8,13 +8,16 @@ normal initial values, AdamW with weight decay of matrices alone, gradients clip
 --threads, torch's scaled_dot_product_attention, a tied head, and the fused AdamW; --compile also compiles it. --attention explicit
 is minGPT's own: a softmax of all scores, with dropout of them. mingpt has the same threads, divided among its ranks.
 
-Each is measured by the median of the steps after the first --warmup ones.
+Each is measured by the median of the steps after the first --warmup ones. --rounds N measures both in turns, N times, and prints
+the median of the quotients, since the speed of a machine changes while it computes other things, too. --clock processor counts
+processor time in place of wall time; it is for one rank of one thread.
 """
 import argparse
 import json
 import math
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -38,31 +41,50 @@ def read_arguments(argv):
     add("--steps", type=int, default=12, metavar="N", help="(%(default)s)")
     add("--warmup", type=int, default=3, metavar="N", help="(%(default)s)")
     add("--threads", type=int, default=os.cpu_count(), metavar="N", help="in all (%(default)s)")
+    add("--rounds", type=int, default=1, metavar="N", help="(%(default)s)")
+    add("--clock", default="wall", choices=["wall", "processor"], help="(%(default)s)")
     add("--attention", default="sdpa", choices=["sdpa", "explicit"], help="of PyTorch (%(default)s)")
     add("--compile", action="store_true", help="torch.compile of PyTorch's model")
     add("--no-torch", action="store_true", help="measure mingpt alone")
     add("text", metavar="TEXT", help="a file or folder, as mingpt takes it")
-    return parser.parse_args(argv)
+    wanted = parser.parse_args(argv)
+    wanted.ranks = [int(ranks) for ranks in wanted.ranks.split(",")] if wanted.mingpt else []
+    if wanted.clock == "processor" and (wanted.threads != 1 or wanted.ranks not in ([], [1])):
+        parser.error("--clock processor needs --threads 1 --ranks 1: threads that wait for others take processor time, too")
+    return wanted
 
 
 # ---- mingpt ----
 
-def run_mingpt(wanted, ranks):
-    """(median tokens a second, the tokens of the vocabulary, losses, the peak of the library's memory in MiB, of the rank with most)"""
+def run_mingpt(wanted, ranks, steps):
+    """(the lines of --metrics, the seconds on a processor)"""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics"
         command = [wanted.mingpt, "--model-type", wanted.model_type, "--tokenizer", wanted.tokenizer, "--vocab-size", wanted.vocab_size,
-                   "--block-size", wanted.block_size, "-b", wanted.batch_size, "--steps", wanted.steps, "--epochs", 1000,
+                   "--block-size", wanted.block_size, "-b", wanted.batch_size, "--steps", steps, "--epochs", 1000,
                    "--metrics", metrics, wanted.text]
         if ranks > 1:
             command = [wanted.shardrun, "-n", ranks, *command[:1], "--enable-model-parallel", *command[1:]]
         environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
         environment["OMP_NUM_THREADS"] = str(max(1, wanted.threads // ranks))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([str(word) for word in command], check=True, env=environment, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    seconds = statistics.median(line["step_seconds"] for line in lines[wanted.warmup:])
-    return (wanted.batch_size * wanted.block_size / seconds, lines[0]["num_classes"], [line["loss"] for line in lines],
-            lines[-1]["memory_mib"]["peak"])
+    return lines, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure_mingpt(wanted, ranks):
+    """(tokens a second, the tokens of the vocabulary); prints them, and the peak of the library's memory on the rank with most."""
+    lines, processor = run_mingpt(wanted, ranks, wanted.steps)
+    if wanted.clock == "wall":
+        seconds = statistics.median(line["step_seconds"] for line in lines[wanted.warmup:])
+    else: # without the reading of the text, and the first steps
+        seconds = (processor - run_mingpt(wanted, ranks, wanted.warmup)[1]) / (wanted.steps - wanted.warmup)
+    speed = wanted.batch_size * wanted.block_size / seconds
+    print(f"mingpt, {ranks} rank{'s' * (ranks > 1)}: {speed:.0f} tokens/s, {lines[-1]['memory_mib']['peak']:.0f} MiB a rank at the "
+          f"peak, loss {lines[0]['loss']:.3f} to {lines[-1]['loss']:.3f}", flush=True)
+    return speed, lines[0]["num_classes"]
 
 
 # ---- minGPT in PyTorch ----
@@ -115,8 +137,8 @@ def make_model(torch, wanted, vocabulary):
     return Model()
 
 
-def run_torch(wanted, vocabulary):
-    """(median tokens a second, losses); of random tokens, on which the speed does not depend."""
+def measure_torch(wanted, vocabulary):
+    """Tokens a second, which it prints; of random tokens, on which the speed does not depend."""
     import torch
     torch.set_num_threads(wanted.threads)
     torch.manual_seed(0)
@@ -126,34 +148,40 @@ def run_torch(wanted, vocabulary):
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}], lr=5e-4,
                                   betas=(0.9, 0.95), fused=True)
     step = torch.compile(model) if wanted.compile else model
+    clock, average = (time.perf_counter, statistics.median) if wanted.clock == "wall" else (time.process_time, statistics.mean)
     seconds, losses = [], []
     for _ in range(wanted.steps):
         tokens = torch.randint(0, vocabulary, (wanted.batch_size, wanted.block_size + 1))
-        begun = time.perf_counter()
+        begun = clock()
         loss = step(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
-        seconds.append(time.perf_counter() - begun)
-    return wanted.batch_size * wanted.block_size / statistics.median(seconds[wanted.warmup:]), losses
+        seconds.append(clock() - begun)
+    speed = wanted.batch_size * wanted.block_size / average(seconds[wanted.warmup:])
+    print(f"PyTorch {torch.__version__}, {wanted.attention}{', compiled' * wanted.compile}: {speed:.0f} tokens/s, "
+          f"loss {losses[0]:.3f} to {losses[-1]:.3f}, {vocabulary} tokens", flush=True)
+    return speed
 
 
 def main(argv):
     if os.environ.pop("OPENBLAS_CORETYPE", None): # it would slow PyTorch down; it must be unset before the process begins
         return subprocess.run([sys.executable, *sys.argv]).returncode
     wanted = read_arguments(argv)
-    vocabulary = wanted.vocab_size
-    for ranks in map(int, wanted.ranks.split(",") if wanted.mingpt else []):
-        speed, vocabulary, losses, peak = run_mingpt(wanted, ranks)
-        print(f"mingpt, {ranks} rank{'s' * (ranks > 1)}: {speed:.0f} tokens/s, {peak:.0f} MiB a rank at the peak, "
-              f"loss {losses[0]:.3f} to {losses[-1]:.3f}", flush=True)
-    if not wanted.no_torch:
-        speed, losses = run_torch(wanted, vocabulary)
-        import torch
-        print(f"PyTorch {torch.__version__}, {wanted.attention}{', compiled' * wanted.compile}: {speed:.0f} tokens/s, "
-              f"loss {losses[0]:.3f} to {losses[-1]:.3f}, {vocabulary} tokens")
+    vocabulary, quotients = wanted.vocab_size, {ranks: [] for ranks in wanted.ranks}
+    for _ in range(wanted.rounds):
+        speeds = {}
+        for ranks in wanted.ranks:
+            speeds[ranks], vocabulary = measure_mingpt(wanted, ranks)
+        torch_speed = None if wanted.no_torch else measure_torch(wanted, vocabulary)
+        for ranks in wanted.ranks if torch_speed else []:
+            quotients[ranks].append(speeds[ranks] / torch_speed)
+    for ranks, found in quotients.items():
+        if found:
+            print(f"mingpt, {ranks} rank{'s' * (ranks > 1)}, to PyTorch: {statistics.median(found):.2f}, from {min(found):.2f} to "
+                  f"{max(found):.2f} in {len(found)} rounds")
     return 0
 
 

@@ -1,7 +1,6 @@
 #include "config.h"
 
-#include "json.h"
-#include "text.h"
+#include "json_file.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -16,7 +15,7 @@ const gpt_type_sizes gpt_types[] = {
     {"gpt-mini", 6, 6, 192}, {"gpt-micro", 4, 4, 128},      {"gpt-nano", 3, 3, 48},       {NULL, 0, 0, 0},
 };
 
-/* Members that are numbers, with those that GPT2Config has where a file lacks them. */
+/* Members that are numbers. missing: the value of GPT2Config, for a file without the member. */
 typedef struct member {
     const char *name;
     size_t offset;
@@ -36,7 +35,9 @@ static const member members[] = {
 };
 #define MEMBERS (sizeof members / sizeof *members)
 
-/* Members whose other values are of another network. */
+#define CONFIG_MOST_BYTES (1 << 20)
+
+/* Members that have one value in every GPT-2; a file may lack them. */
 static const struct {
     const char *name, *value;
 } fixed[] = {
@@ -54,72 +55,69 @@ static void set(gpt_config *config, const member *of, double value)
         *(double *)field = value;
 }
 
-/* The value of a member of `fixed`, as text. */
-static shard_status check_fixed(json *reader, const char *name, const char *wanted)
+static shard_status read_number(gpt_config *config, const json_t *object, const member *of, const char *path)
 {
-    char kind = json_kind(reader);
-    const char *value = kind == '"'                  ? json_string(reader, NULL)
-                        : kind == 't' || kind == 'f' ? (json_truth(reader) ? "true" : "false")
-                                                     : NULL;
-    if (reader->failed)
-        return shard_last_status();
-    if (!value || strcmp(value, wanted) != 0)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: its %s is %s, and this program has %s alone", reader->path, name,
-                           value ? value : "another value", wanted);
+    const json_t *found = json_object_get(object, of->name);
+    char text[64];
+    if (!found) {
+        set(config, of, of->missing);
+        return SHARD_OK;
+    }
+    double value = json_number_value(found);
+    if (!json_is_number(found) || !(value >= of->least && value <= of->most) || (of->whole && value != floor(value)))
+        return shard_error(SHARD_ERROR_FORMAT, "%s: its %s is %s, not %s from %g to %g", path, of->name,
+                           json_value_text(found, text, sizeof text), of->whole ? "an integer" : "a number", of->least, of->most);
+    set(config, of, value);
     return SHARD_OK;
 }
 
-static shard_status read_member(gpt_config *config, json *reader, const char *name, int64_t *n_inner)
+static shard_status check_fixed(const json_t *object, const char *name, const char *wanted, const char *path)
 {
-    for (size_t i = 0; i < MEMBERS; i++) {
-        if (strcmp(name, members[i].name) != 0)
-            continue;
-        double value = json_number(reader);
-        if (reader->failed)
-            return shard_last_status();
-        if (!(value >= members[i].least && value <= members[i].most) || (members[i].whole && value != floor(value)))
-            return shard_error(SHARD_ERROR_FORMAT, "%s: its %s is %g, not a number from %g to %g", reader->path, members[i].name,
-                               value, members[i].least, members[i].most);
-        set(config, &members[i], value);
+    const json_t *found = json_object_get(object, name);
+    char text[64];
+    if (!found || strcmp(json_value_text(found, text, sizeof text), wanted) == 0)
         return SHARD_OK;
-    }
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        if (strcmp(name, fixed[i].name) == 0)
-            return check_fixed(reader, fixed[i].name, fixed[i].value);
-    if (strcmp(name, "tie_word_embeddings") == 0)
-        config->tie_word_embeddings = json_truth(reader);
-    else if (strcmp(name, "n_inner") == 0 && json_kind(reader) == '0')
-        *n_inner = (int64_t)json_number(reader);
-    else
-        json_skip(reader);
-    return reader->failed ? shard_last_status() : SHARD_OK;
+    return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: its %s is %s, and this program has %s alone", path, name, text, wanted);
+}
+
+static shard_status read_tied(gpt_config *config, const json_t *object, const char *path)
+{
+    const json_t *tied = json_object_get(object, "tie_word_embeddings");
+    char text[64];
+    if (tied && !json_is_boolean(tied))
+        return shard_error(SHARD_ERROR_FORMAT, "%s: its tie_word_embeddings is %s, not true or false", path,
+                           json_value_text(tied, text, sizeof text));
+    config->tie_word_embeddings = !tied || json_is_true(tied);
+    return SHARD_OK;
+}
+
+static shard_status check_sizes(const gpt_config *config, const json_t *object, const char *path)
+{
+    const json_t *inner = json_object_get(object, "n_inner");
+    char text[64];
+    if (config->n_embd % config->n_head)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: its n_embd, %" PRId64 ", is not a multiple of its n_head, %" PRId64, path,
+                           config->n_embd, config->n_head);
+    if (inner && !json_is_null(inner) && !(json_is_integer(inner) && json_integer_value(inner) == 4 * config->n_embd))
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "%s: its n_inner is %s, and this program has 4 n_embd, %" PRId64 ", alone",
+                           path, json_value_text(inner, text, sizeof text), 4 * config->n_embd);
+    return SHARD_OK;
 }
 
 shard_status config_read(gpt_config *config, const char *path)
 {
-    int64_t bytes, n_inner = 0;
-    char *text = text_read(path, &bytes);
-    if (!text)
-        return shard_last_status();
-    *config = (gpt_config){.tie_word_embeddings = true};
-    for (size_t i = 0; i < MEMBERS; i++)
-        set(config, &members[i], members[i].missing);
-    json reader = json_of(text, bytes, path);
-    const char *name;
-    shard_status status = SHARD_OK;
-    json_open(&reader, '{');
-    while (status == SHARD_OK && json_next(&reader, '}', &name))
-        status = read_member(config, &reader, name, &n_inner);
-    if (reader.failed)
-        status = shard_last_status();
-    if (status == SHARD_OK && config->n_embd % config->n_head)
-        status = shard_error(SHARD_ERROR_FORMAT, "%s: its n_embd, %" PRId64 ", is not a multiple of its n_head, %" PRId64, path,
-                             config->n_embd, config->n_head);
-    if (status == SHARD_OK && n_inner && n_inner != 4 * config->n_embd)
-        status = shard_error(SHARD_ERROR_UNSUPPORTED, "%s: its n_inner is %" PRId64 ", and this program has 4 n_embd alone", path,
-                             n_inner);
-    json_close(&reader);
-    free(text);
+    json_t *object = json_file_open(path, CONFIG_MOST_BYTES);
+    shard_status status = object ? SHARD_OK : shard_last_status();
+    *config = (gpt_config){0};
+    for (size_t i = 0; i < MEMBERS && status == SHARD_OK; i++)
+        status = read_number(config, object, &members[i], path);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed && status == SHARD_OK; i++)
+        status = check_fixed(object, fixed[i].name, fixed[i].value, path);
+    if (status == SHARD_OK)
+        status = read_tied(config, object, path);
+    if (status == SHARD_OK)
+        status = check_sizes(config, object, path);
+    json_decref(object);
     return status;
 }
 

@@ -4,7 +4,8 @@
 
 #include <shard/base.h>
 
-/* An array that grows: room for `wanted` elements, twice as much as before. False with the error set (MEMORY). */
+/* Grows an array to at least `wanted` elements of `size` bytes; *room, its capacity, doubles. False with the error set (MEMORY).
+ */
 bool array_grow(void **array, int64_t *room, int64_t wanted, size_t size);
 
 /* ---- numbers by key ---- */

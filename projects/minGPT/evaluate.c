@@ -7,7 +7,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The sum of a batch's losses. Ranks of a model group have the same blocks; it may be none at the end. */
+/* Adds a batch's losses to *sum. Ranks of a model group have the same blocks; count is 0 on those that have none of the last
+ * batch. */
 static shard_status add_batch(trainer *run, int64_t count, double *sum)
 {
     if (count == 0)

@@ -16,8 +16,9 @@ typedef struct continuation {
     gpt_cache cache;
 } continuation;
 
-/* The features of each sample's last token, [samples, n_embd]. The cache is for positions that are counted from the first token
- * on; once a block is full, the last block_size tokens have others, and go through the network anew. */
+/* The features of each sample's last token, [samples, n_embd]. Keys and values of the cache depend on the positions, which are
+ * counted from the first token. In a text longer than a block they are counted from the first of the last block_size tokens, and
+ * change with each token: these tokens then go through the network without a cache. */
 static shard_tensor *features_of_last(continuation *of)
 {
     int64_t size = of->run->config.block_size, begin = of->cache.length;
@@ -38,7 +39,7 @@ static shard_tensor *features_of_last(continuation *of)
     return shard_reshape(shard_narrow(x, 1, count - 1, 1), SHARD_SHAPE(of->samples, of->run->config.n_embd));
 }
 
-/* The number among `count` that a random number in [0, 1) falls on, each in proportion to exp(logit / temperature). */
+/* Draws a number below `count` with a probability in proportion to exp(logit / temperature). uniform: random, in [0, 1). */
 static int64_t draw(const float *logit, int64_t count, double temperature, double uniform)
 {
     double most = -INFINITY, sum = 0, below = 0;
@@ -54,7 +55,7 @@ static int64_t draw(const float *logit, int64_t count, double temperature, doubl
     return count - 1;
 }
 
-/* Logits, [samples, count], and the tokens that they are of (NULL: all, in order), to the next token of each sample. */
+/* Draws the next token of each sample. logits: [samples, count]; tokens: the token of each logit, NULL: logit i is token i's. */
 static shard_status draw_each(continuation *of, shard_tensor *logits, shard_tensor *tokens)
 {
     const options *wanted = of->run->options;

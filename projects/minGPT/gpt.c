@@ -23,7 +23,8 @@ static void free_data(shard_module *module)
 
 /* ---- forward ---- */
 
-/* As shard_dropout, whose choice depends on the index in this rank's tensor, where samples are divided over ranks. */
+/* Dropout by the index of an element in the whole batch. shard_dropout takes the index in this rank's tensor, so that it is
+ * called with a split tensor of ones where the samples are divided over ranks. */
 static shard_tensor *drop(shard_tensor *x, double p, const gpt_dropout *dropout)
 {
     if (!x || !dropout || p == 0)
@@ -53,7 +54,7 @@ static shard_tensor *join_heads(shard_tensor *x)
     return shard_reshape(shard_transpose(x, 1, 2), SHARD_SHAPE(shape.dim[0], shape.dim[2], -1));
 }
 
-/* Appends to a tensor of the cache, and returns all of it. */
+/* Appends to a tensor of the cache, and returns the whole tensor. */
 static shard_tensor *extend(shard_tensor **cached, shard_tensor *added)
 {
     shard_tensor *all = *cached ? shard_concatenate((shard_tensor *[]){*cached, added}, 2, 2) : added;
@@ -167,7 +168,7 @@ static shard_tensor *head_weight(shard_module *gpt)
 shard_tensor *gpt_loss(shard_module *gpt, shard_tensor *features, shard_tensor *targets)
 {
     bool defers = !gpt_config_of(gpt)->tie_word_embeddings && shard_grad_enabled();
-    if (!defers) /* the gradient of a tied weight is in memory: the embedding's is */
+    if (!defers) /* a tied weight has the embedding's gradient too, which is in memory */
         return shard_linear_cross_entropy(features, head_weight(gpt), NULL, targets, .reduction = SHARD_REDUCTION_SUM);
     return shard_cross_entropy(shard_forward(shard_module_child(gpt, "lm_head"), features), targets,
                                .reduction = SHARD_REDUCTION_SUM);

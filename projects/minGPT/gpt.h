@@ -59,7 +59,7 @@ void gpt_cache_clear(gpt_cache *cache);
 
 /*
  * Copies of the values, under the names and in the layout of GPT2LMHeadModel's state dict. A rank has its shards: of the fused
- * c_attn [n_embd, 3 n_embd] rows, of the others the transposes of its own. The caller destroys the list. NULL with the error set.
+ * c_attn [n_embd, 3 n_embd] rows, of the others its shards, transposed. The caller destroys the list. NULL with the error set.
  * Collective over the network's group.
  */
 shard_tensors *gpt_export(shard_module *gpt);

@@ -1,7 +1,7 @@
 /*
  * The state dict of GPT2LMHeadModel. Its layers are transposed (Conv1D: [in, out]), and q, k and v are the columns of one weight:
- * c_attn [n_embd, 3 n_embd]. A rank has the columns of its heads of each of the three, which are no range of the whole. So they
- * are gathered, a layer at a time, and each rank has rows in the list.
+ * c_attn [n_embd, 3 n_embd]. The columns of a rank's heads are in three places of it, and a file is read and written by ranges.
+ * So each rank reads and writes rows of c_attn, and the ranks gather one layer's c_attn at a time.
  */
 #include "gpt.h"
 
@@ -35,7 +35,7 @@ static shard_group *group_of(shard_module *gpt)
     return shard_tensor_placement(shard_module_tensor(shard_module_child(transformer_of(gpt), "wte"), "weight")).group;
 }
 
-/* A parameter's name in the file and what has it. */
+/* A parameter: its name in the file, and its module and name in the network. */
 typedef struct place {
     char name[NAME_BYTES];
     shard_module *module;
@@ -54,7 +54,7 @@ static place place_in_block(shard_module *gpt, int64_t layer, const char *part, 
     return found;
 }
 
-/* Calls `use` for each parameter that a file has as it is, and each one that it has transposed. */
+/* Calls `use` for each parameter but q, k and v. transpose: the file has the transposed parameter. */
 static void visit(shard_module *gpt, void (*use)(void *context, const place *at, bool transpose), void *context)
 {
     static const char *const both[] = {"weight", "bias"};
@@ -210,7 +210,7 @@ static shard_status check_names(const shard_tensors *list, const char *path, boo
         const char *name = shard_tensors_name(file, i);
         char whole[2 * NAME_BYTES];
         snprintf(whole, sizeof whole, "%s%s", *prefixed || strcmp(name, HEAD) == 0 ? "" : PREFIX, name);
-        /* masks of older versions, a tied head that is there all the same, and the training state of a checkpoint */
+        /* masks of older versions, the weight of a tied head, and the training state of a checkpoint */
         bool ignored = ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
                        (tied && strcmp(name, HEAD) == 0) || strncmp(name, "optimizer.", 10) == 0 ||
                        strncmp(name, "scaler.", 7) == 0;

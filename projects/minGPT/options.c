@@ -119,7 +119,7 @@ static shard_status check_training(const options *parsed)
     if (training->evaluate && !training->resume && !parsed->init_from)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume its FILE, or --init-from its DIR");
     if (training->batch % parsed->accumulate)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--accumulate %" PRId64 ": a batch of %" PRId64 " is not that many equal parts",
+        return shard_error(SHARD_ERROR_ARGUMENT, "--accumulate %" PRId64 " does not divide a --batch-size of %" PRId64,
                            parsed->accumulate, training->batch);
     return SHARD_OK;
 }

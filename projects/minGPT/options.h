@@ -16,7 +16,7 @@ typedef struct options {
     double embd_pdrop, resid_pdrop;
     int64_t accumulate;
     training_options training;
-    head_options parallel; /* of it --enable-model-parallel and --model-parallel-size */
+    head_options parallel; /* --enable-model-parallel and --model-parallel-size */
     bool generate, do_sample;
     const char *prompt;
     int64_t max_new_tokens, num_samples, top_k;
@@ -32,8 +32,8 @@ extern const command_line options_line;
 /* ARGUMENT for options that do not fit together. `values`: options. */
 shard_status options_check(void *values);
 
-/* The network's sizes: of config.json with --init-from, else of the options. Errors: ARGUMENT, others in both; those of
- * config_read. */
+/* The network's sizes: of config.json with --init-from, else of the options. Errors: ARGUMENT, an option that differs from the
+ * file; those of config_read. */
 shard_status options_config(const options *wanted, int64_t vocab_size, gpt_config *config);
 
 #endif

@@ -1,6 +1,6 @@
 #include "text.h"
 
-#include "json.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* All bytes of an open file, whatever its size says: a pipe has none. */
+/* Reads to the end, since a pipe has no size. */
 static char *read_all(FILE *file, const char *path, int64_t *bytes)
 {
     char *text = NULL;

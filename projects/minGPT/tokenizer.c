@@ -1,6 +1,6 @@
 #include "tokenizer.h"
 
-#include "json.h"
+#include "utf8.h"
 #include "words.h"
 
 #include <inttypes.h>
@@ -121,7 +121,7 @@ static shard_status encode_characters(const tokenizer *of, const char *text, int
 
 /* ---- byte pairs ---- */
 
-/* The tokens of a word while its pairs are merged: a list, of which tokens[0] is the first. */
+/* The tokens of a word while its pairs are merged: a linked list that begins with token[0]. */
 typedef struct merging {
     const tokenizer *of;
     int32_t *token;
@@ -155,8 +155,8 @@ static bool begin_word(merging *word, const char *bytes, int64_t size)
     return good;
 }
 
-/* Merges the pair of the lowest rank, of several the leftmost, until there is none. Entries of tokens that were merged since are
- * passed over. */
+/* Merges the pair of the lowest rank, the leftmost first, until no merge has a pair. Entries of the queue whose tokens were
+ * merged by then are skipped. */
 static bool merge_word(merging *word)
 {
     queue_entry entry;
@@ -247,7 +247,7 @@ uint64_t tokenizer_hash(const tokenizer *of)
         const char *bytes = tokenizer_text(of, i, &size);
         for (int64_t k = 0; k < size; k++)
             hash = (hash ^ (unsigned char)bytes[k]) * 0x100000001b3u;
-        hash = (hash ^ 0xFF) * 0x100000001b3u; /* no byte of UTF-8 */
+        hash = (hash ^ 0xFF) * 0x100000001b3u; /* not a byte of UTF-8 */
     }
     for (int64_t i = 0; i < of->merges; i++)
         hash = (hash ^ pair_key(of->pair[0][i], of->pair[1][i])) * 0x100000001b3u;

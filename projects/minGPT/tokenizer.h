@@ -1,9 +1,9 @@
 /*
  * Texts as tokens, of one of two kinds:
- *   characters   a token is a character of Unicode; of equal sets of characters the numbers are equal, in ascending order;
+ *   characters   a token is a character of Unicode, numbered in the order of the code points;
  *   byte pairs   GPT-2's: bytes, of which the pairs that were most frequent in a text are merged, within words (words.h).
- * The files vocab.json and merges.txt are those of GPT-2, of which transformers and tokenizers make a tokenizer, too. One of
- * characters has no merges.txt.
+ * The files vocab.json and merges.txt are those of GPT-2, which transformers and tokenizers read, too. A tokenizer of characters
+ * has no merges.txt.
  */
 #ifndef MINGPT_TOKENIZER_H
 #define MINGPT_TOKENIZER_H

@@ -1,9 +1,10 @@
-/* vocab.json and merges.txt. In both a token of byte pairs is written by characters: a byte that can be printed by itself, each
- * other one by U+0100 and up, in order. */
+/* vocab.json and merges.txt. Both write each byte of a token as a character: a printable byte as itself, the others, in order, as
+ * U+0100, U+0101 and so on. */
 #include "tokenizer.h"
 
-#include "json.h"
+#include "json_file.h"
 #include "text.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -15,7 +16,7 @@
 
 /* ---- bytes as characters ---- */
 
-/* The bytes in GPT-2's order, of which those from PLAIN on are U+0100 and up. */
+/* In GPT-2's order of the bytes the first PLAIN are printable, and byte PLAIN + i is U+0100 + i. */
 #define PLAIN 188
 
 static void fill_order(const tokenizer *of, uint32_t *code_of_byte)
@@ -44,6 +45,8 @@ static int64_t take_bytes(const tokenizer *order, char *text, int64_t bytes)
 
 /* ---- reading ---- */
 
+#define VOCABULARY_MOST_BYTES (32 << 20)
+
 typedef struct entry {
     int64_t token;
     int64_t begin, size; /* in the text of all entries */
@@ -63,66 +66,76 @@ static int compare_entries(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static shard_status read_entries(reading *state, json *reader)
+static shard_status read_entries(reading *state, json_t *object, const char *path)
 {
-    const char *name;
-    json_open(reader, '{');
-    while (json_next(reader, '}', &name)) {
-        int64_t size = (int64_t)strlen(name);
+    char text[64];
+    for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
+        const char *name = json_object_iter_key(at);
+        const json_t *value = json_object_iter_value(at);
+        int64_t size = (int64_t)strlen(name), token = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (token < 0 || token > INT32_MAX)
+            return shard_error(SHARD_ERROR_FORMAT, "%s: the token \"%.64s\" has the number %s, not an integer from 0 to %d", path,
+                               name, json_value_text(value, text, sizeof text), INT32_MAX);
         if (!array_grow((void **)&state->entries, &state->room, state->count + 1, sizeof *state->entries) ||
             !array_grow((void **)&state->text, &state->text_room, state->used + size + 1, 1))
             return shard_last_status();
         memcpy(state->text + state->used, name, (size_t)size);
-        state->entries[state->count++] = (entry){(int64_t)json_number(reader), state->used, size};
+        state->entries[state->count++] = (entry){token, state->used, size};
         state->used += size;
     }
-    return reader->failed ? shard_last_status() : SHARD_OK;
+    return SHARD_OK;
+}
+
+/* Adds the token number i, of the text's bytes. */
+static shard_status add_entry(reading *state, entry *one, int64_t i, const char *path)
+{
+    tokenizer *made = state->made;
+    char *text = state->text + one->begin;
+    bool special = one->size == (int64_t)strlen(TOKENIZER_END) && memcmp(text, TOKENIZER_END, (size_t)one->size) == 0;
+    if (one->token < i)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: two tokens have the number %" PRId64, path, one->token);
+    if (one->token > i)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: no token has the number %" PRId64, path, i);
+    if (made->has_pairs && !special)
+        one->size = take_bytes(state->order, text, one->size);
+    if (one->size <= 0)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: token %" PRId64 " is empty, or has a character that stands for no byte", path,
+                           i);
+    if (string_set_add(&made->vocabulary, text, one->size) != i)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: token %" PRId64 " has the bytes of an earlier one", path, i);
+    if (made->has_pairs && special)
+        made->end_of_text = (int32_t)i;
+    if (made->has_pairs && one->size == 1)
+        made->of_byte[(unsigned char)*text] = (int32_t)i;
+    return SHARD_OK;
 }
 
 /* The tokens in the order of their numbers, which begin with 0 and have no gap. */
 static shard_status add_entries(reading *state, const char *path)
 {
-    tokenizer *made = state->made;
+    if (state->count == 0)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: no tokens", path);
+    shard_status status = SHARD_OK;
     qsort(state->entries, (size_t)state->count, sizeof *state->entries, compare_entries);
-    for (int64_t i = 0; i < state->count; i++) {
-        entry *one = &state->entries[i];
-        char *text = state->text + one->begin;
-        bool special = one->size == (int64_t)strlen(TOKENIZER_END) && memcmp(text, TOKENIZER_END, (size_t)one->size) == 0;
-        if (made->has_pairs && !special)
-            one->size = take_bytes(state->order, text, one->size);
-        int64_t token = one->size <= 0 ? -1 : string_set_add(&made->vocabulary, text, one->size);
-        if (one->token != i || token != i)
-            return shard_error(SHARD_ERROR_FORMAT,
-                               "%s: token %" PRId64 ": a number that is missing, one that is there twice, or a text that is no "
-                               "token's",
-                               path, i);
-        if (made->has_pairs && special)
-            made->end_of_text = (int32_t)i;
-        if (made->has_pairs && one->size == 1)
-            made->of_byte[(unsigned char)*text] = (int32_t)i;
-    }
-    return SHARD_OK;
+    for (int64_t i = 0; i < state->count && status == SHARD_OK; i++)
+        status = add_entry(state, &state->entries[i], i, path);
+    return status;
 }
 
 static shard_status read_vocabulary(reading *state, const char *path)
 {
-    int64_t bytes;
-    char *text = text_read(path, &bytes);
-    if (!text)
-        return shard_last_status();
-    json reader = json_of(text, bytes, path);
-    shard_status status = read_entries(state, &reader);
+    json_t *object = json_file_open(path, VOCABULARY_MOST_BYTES);
+    shard_status status = object ? read_entries(state, object, path) : shard_last_status();
+    json_decref(object);
     if (status == SHARD_OK)
         status = add_entries(state, path);
-    json_close(&reader);
-    free(text);
     for (int byte = 0; byte < 256 && status == SHARD_OK && state->made->has_pairs; byte++)
         if (string_set_find(&state->made->vocabulary, (char[]){(char)byte}, 1) < 0)
             status = shard_error(SHARD_ERROR_FORMAT, "%s: no token is the byte 0x%02X alone", path, byte);
     return status;
 }
 
-/* A line "left right"; others are the version, and empty ones. */
+/* Reads a line "left right"; the version and empty lines are skipped. */
 static shard_status read_merge(reading *state, char *line, const char *path, int64_t number)
 {
     char *space = strchr(line, ' ');

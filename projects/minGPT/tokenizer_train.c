@@ -1,7 +1,7 @@
 /*
  * The merges of a text's most frequent pairs (Sennrich, Haddow, Birch 2016), of bytes and within words. Each distinct word is
- * kept once, with the number of times that it is in the text. A queue has the pairs by their counts; an entry whose count is not
- * that of its pair any more is put back with the present one.
+ * kept once, with the number of times that it is in the text. A queue orders the pairs by count; an entry
+ * of a pair whose count has changed since is put back with the present count.
  */
 #include "tokenizer.h"
 
@@ -64,7 +64,7 @@ static shard_status count_words(training *state, const char *text, int64_t bytes
 
 /* ---- pairs ---- */
 
-/* Changes the count of a pair by a word's times; a pair that becomes more frequent is noted to be in the word. */
+/* Changes the count of a pair by a word's times; a pair whose count grows gets the word. */
 static bool count_pair(training *state, int32_t left, int32_t right, int64_t word, int64_t change)
 {
     uint64_t key = pair_key(left, right);

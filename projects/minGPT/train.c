@@ -1,4 +1,4 @@
-/* Training: steps and what they report. */
+/* Training: the steps of an epoch, and their reports. */
 #include "trainer.h"
 
 #include "interrupt.h"
@@ -12,7 +12,7 @@
 
 /* The results of a step, over the world. */
 typedef struct step {
-    double loss; /* the mean of the tokens' */
+    double loss; /* the mean over the tokens */
     double lr, grad_scale, seconds;
     int64_t tokens, local_tokens;
 } step;

@@ -52,14 +52,14 @@ static shard_status open_text(trainer *run)
             break;
     }
     text_close(&text);
-    shard_status status = shard_agree(shard_world()); /* one rank alone may have no file */
+    shard_status status = shard_agree(shard_world()); /* the file may be missing on one rank alone */
     if (status != SHARD_OK)
         return status;
     agree_list summary = {.count = 1, .write = write_summary, .of = run};
     return agree_on("the tokens of TEXT", "give all ranks the same files", summary);
 }
 
-/* Of a training set any shift leaves so many blocks, and a whole number of batches. */
+/* Counts the blocks: of training those that fit at any shift, in whole batches; of validation all. */
 static shard_status count_blocks(trainer *run)
 {
     int64_t size = run->config.block_size, batch = run->options->training.batch;
@@ -123,9 +123,9 @@ shard_status trainer_blocks(const trainer *run, int set, int64_t shift, const in
     return shard_last_status();
 }
 
-/* ---- the network and what trains it ---- */
+/* ---- the network and its optimizers ---- */
 
-/* Of --init-from: model.safetensors, or of a run that has not validated yet checkpoint.safetensors. */
+/* Loads model.safetensors of --init-from, or checkpoint.safetensors of a run that has not validated yet. */
 static shard_status load_network(trainer *run)
 {
     static const char *const names[] = {"model.safetensors", "checkpoint.safetensors"};
@@ -141,7 +141,7 @@ static shard_status make_network(trainer *run)
 {
     const options *wanted = run->options;
     options_config(wanted, tokenizer_size(run->tokenizer), &run->config);
-    shard_status status = shard_agree(shard_world()); /* of config.json */
+    shard_status status = shard_agree(shard_world()); /* config.json may be malformed on one rank alone */
     if (status != SHARD_OK)
         return status;
     run->mesh = training_mesh(&wanted->parallel);
@@ -218,7 +218,7 @@ static shard_status describe(trainer *run)
     return training_checkpoint_set_integer(of, "train_tokens", "TEXT", TRAINING_WITHIN_EPOCH, run->sets[TEXT_TRAIN].count);
 }
 
-/* The checkpoint has the model as transformers, and the optimizer's state as the network's parameters are. */
+/* A checkpoint has the model in the layout of transformers, and the optimizer's state in that of the network. */
 static shard_status resume(trainer *run)
 {
     shard_tensors *all = gpt_export(run->network), *model = shard_tensors_create();

@@ -10,10 +10,10 @@
 #include "training_checkpoint.h"
 #include "training_optimizers.h"
 
-/* The tokens of a text. Block i has the tokens from shift + i * block_size on; its targets are each token's next one. */
+/* The tokens of a text. Block i begins with token shift + i * block_size; the target of a token is the next token. */
 typedef struct token_set {
     int32_t *token;
-    int64_t count, blocks; /* blocks: whatever the shift is, as many for training; for validation with shift 0 */
+    int64_t count, blocks; /* blocks: of training those that fit at any shift, of validation those at shift 0 */
     int64_t bytes;         /* of the text */
 } token_set;
 

@@ -1,7 +1,7 @@
 #include "words.h"
 
-#include "json.h"
 #include "unicode_table.h"
+#include "utf8.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static kind kind_at(const char *at, const char *end, int *bytes)
     return is_space((uint32_t)code) ? KIND_SPACE : KIND_OTHER;
 }
 
-/* The bytes of 's and the like; 0: there is none. */
+/* The bytes of a contraction, as 's; 0 if the text at `at` is not one. */
 static int contraction(const char *at, const char *end)
 {
     static const char *const endings[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
