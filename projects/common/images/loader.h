@@ -2,8 +2,8 @@
  * Batches of images, loaded ahead by worker threads. A batch depends on the seed, the epoch and the step only: never
  * on the number of workers, nor (in rank order) on the number of ranks.
  */
-#ifndef IMAGENET_LOADER_H
-#define IMAGENET_LOADER_H
+#ifndef IMAGES_LOADER_H
+#define IMAGES_LOADER_H
 
 #include "folder.h"
 #include "synthetic.h"
@@ -15,9 +15,19 @@
 /* The label of a slot with a damaged image: the loss's ignore_index. */
 #define LOADER_IGNORED (-100)
 
+/* Images of another kind of source than a folder, as the records of one file. Its functions are called by several threads. */
+typedef struct image_source {
+    const void *of;
+    int64_t images;
+    int64_t (*label)(const void *of, int64_t image);
+    /* Sets the image's bytes and its name for errors. Errors: FORMAT and IO are the image's fault. NULL: there is no source. */
+    shard_status (*read)(const void *of, int64_t image, image_file *file);
+} image_source;
+
 typedef struct loader_options {
     shard_device *device;       /* the device of the batches: they are made in memory that it copies from directly */
-    const image_folder *folder; /* the images; borrowed. If NULL, they are synthetic: */
+    const image_folder *folder; /* the images; borrowed. If NULL, */
+    image_source source;        /* these, or, if there are none, synthetic ones: */
     synthetic made_up;
     int64_t batch; /* of the whole job */
     uint64_t seed;
