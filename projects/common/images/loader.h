@@ -5,7 +5,7 @@
 #ifndef IMAGES_LOADER_H
 #define IMAGES_LOADER_H
 
-#include "folder.h"
+#include "source.h"
 #include "synthetic.h"
 #include "transform.h"
 
@@ -14,15 +14,6 @@
 
 /* The label of a slot with a damaged image: the loss's ignore_index. */
 #define LOADER_IGNORED (-100)
-
-/* Images of another kind of source than a folder, as the records of one file. Its functions are called by several threads. */
-typedef struct image_source {
-    const void *of;
-    int64_t images;
-    int64_t (*label)(const void *of, int64_t image);
-    /* Sets the image's bytes and its name for errors. Errors: FORMAT and IO are the image's fault. NULL: there is no source. */
-    shard_status (*read)(const void *of, int64_t image, image_file *file);
-} image_source;
 
 typedef struct loader_options {
     shard_device *device;       /* the device of the batches: they are made in memory that it copies from directly */
