@@ -1,5 +1,5 @@
 """check_arcface.py SHARDRUN ARCFACE: training on one rank and on several, image folders and RecordIO, pairs of .bin files, sampled
-classes, resuming on another number of ranks, and errors."""
+classes, resuming on another number of ranks, hold-out, and errors."""
 import json
 import os
 import pathlib
@@ -12,6 +12,7 @@ import tempfile
 import zlib
 
 SHARDRUN, ARCFACE = sys.argv[1:]
+PROJECT = pathlib.Path(__file__).resolve().parent.parent / "projects/arcface"
 LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 RUN = ("--network r18 --width 4 --embedding-size 16 --image-size 16 --no-flip -b 24 --epochs 4 --lr 0.05 --warmup-epochs 0.5 "
        "--margin arcface:0.2 --margin-scale 16 --impostors 2000 --seed 5 -j 0 --sync-bn").split()
@@ -30,6 +31,10 @@ def run(*arguments, ranks=1):
     launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
     return subprocess.run([*launcher, ARCFACE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT,
                           env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def tool(name, *arguments):
+    return subprocess.run([sys.executable, PROJECT / name, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
 
 
 def train(folder, *options, data="data", ranks=1, expect=None):
@@ -201,6 +206,21 @@ def check_resume(folder, one):
     train(folder, "--pretrained", out / "model.safetensors", data="fewer", expect="its classifier has 20 identities, the training set 19")
 
 
+def check_hold_out(folder):
+    write_folder(folder / "glyphs/train", range(30), 2)
+    for identity in range(30):
+        (folder / f"glyphs/val/{identity:04d}").mkdir(parents=True)
+        (folder / f"glyphs/val/{identity:04d}/other.png").write_bytes(picture(identity, 7))
+    done = tool("hold-out", "--train", 20, "--held-out", 6, folder / "glyphs", folder / "held")
+    check(done.returncode == 0 and done.stdout == "20 characters, 40 images for training; 6 others, 18 images\n", f"{done}")
+    names = {split: {path.name for path in (folder / "held" / split).iterdir()} for split in ("train", "val")}
+    check(len(names["train"]) == 20 and len(names["val"]) == 6 and not names["train"] & names["val"], f"{names}")
+    lines = train(folder, "--epochs", 1, data="held")
+    check(len(lines) == 3 and lines[-1]["images"] == 18, f"{lines}")
+    done = tool("hold-out", folder / "glyphs", folder / "none")
+    check(done.returncode == 1 and "has 30 characters, fewer than 20000 + 5000" in done.stderr, f"{done}")
+
+
 def check_errors(folder):
     train(folder, "--margin", "arc", expect="--margin: \"arc\" is none of")
     train(folder, "-e", expect="--evaluate needs a model")
@@ -228,6 +248,7 @@ def main():
         check_losses(folder)
         check_norms(folder)
         check_resume(folder, one)
+        check_hold_out(folder)
         check_errors(folder)
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0
