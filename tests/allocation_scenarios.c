@@ -121,6 +121,12 @@ static void run_binary(void)
         back((*f)(a, b), a);
         note(shard_grad(b));
     }
+    SHARD_SCOPE
+    {
+        shard_tensor *a = leaf(), *b = leaf_of(SHARD_SHAPE(3), 0.5);
+        back(shard_prelu(a, b), a);
+        note(shard_grad(b));
+    }
     FOR_EACH(binary, f, shard_eq, shard_ne, shard_lt, shard_le, shard_gt, shard_ge)
     SHARD_SCOPE
     {
@@ -450,7 +456,7 @@ static void run_model(shard_module *module, shard_shape shape)
 static void run_layers(void)
 {
     run_model(shard_nn_sequential(shard_nn_conv2d(4, 8, 3, .padding = 1), shard_nn_batch_norm(8), shard_nn_relu(),
-                                  shard_nn_gelu(), shard_nn_max_pool2d(2, -1, 0), shard_nn_dropout(0.5),
+                                  shard_nn_prelu(8), shard_nn_gelu(), shard_nn_max_pool2d(2, -1, 0), shard_nn_dropout(0.5),
                                   shard_nn_global_avg_pool2d(), shard_nn_flatten(), shard_nn_layer_norm(8, 1e-5),
                                   shard_nn_linear(8, 3)),
               SHARD_SHAPE(2, 4, 4, 4));
@@ -512,15 +518,19 @@ static void run_initial_values(void)
     }
 }
 
-static void run_resnet(void)
+static void run_models(void)
 {
-    shard_module *module = shard_resnet("resnet18", 10);
+    shard_module *module = shard_resnet("resnet18", 10),
+                 *faces = shard_iresnet("iresnet18", .image_size = 16, .width = 2, .num_features = 3);
     shard_resnet_gather_features(module, NULL);
-    shard_tensors *list = shard_parameters(module);
+    shard_tensors *list = shard_parameters(module), *of_faces = shard_parameters(faces);
     add((double)shard_tensors_count(list) + (shard_resnet_names() != NULL) + shard_resnet_exists("resnet18") +
         (double)shard_resnet_features("resnet18"));
+    add((double)shard_tensors_count(of_faces) + (shard_iresnet_names() != NULL) + shard_iresnet_exists("iresnet18"));
     shard_tensors_destroy(list);
+    shard_tensors_destroy(of_faces);
     shard_module_destroy(module);
+    shard_module_destroy(faces);
 }
 
 /* ---- training ---- */
@@ -844,7 +854,7 @@ static void run_devices(void)
 const allocation_scenario allocation_scenarios[] = {
     ROW(unary),         ROW(scalars), ROW(binary),  ROW(shapes),         ROW(extremes),  ROW(products),
     ROW(norms),         ROW(losses),  ROW(heads),   ROW(custom),         ROW(makers),    ROW(lists),
-    ROW(custom_module), ROW(layers),  ROW(convert), ROW(initial_values), ROW(resnet),    ROW(optimizers),
+    ROW(custom_module), ROW(layers),  ROW(convert), ROW(initial_values), ROW(models),    ROW(optimizers),
     ROW(settings),      ROW(scaler),  ROW(engines), ROW(metadata),       ROW(files),     ROW(module_files),
     ROW(directory),     ROW(groups),  ROW(sampler), ROW(devices),        ROW(attention), ROW(saves_in_background),
 };

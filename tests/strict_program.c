@@ -229,6 +229,10 @@ static void makes_models(void)
     shard_module *model = shard_resnet("resnet18", 3, .stem = SHARD_RESNET_STEM_SMALL), *other = shard_resnet("resnet18", 3);
     check(model && other && shard_resnet_exists("resnet50") && shard_resnet_features("resnet50") == 2048, "shard_resnet");
     check(shard_resnet_gather_features(model, shard_world()) == SHARD_OK, "shard_resnet_gather_features");
+    shard_module *backbone = shard_iresnet("iresnet18", .image_size = 16, .width = 2), *slopes = shard_nn_prelu(3);
+    check(backbone && slopes && shard_iresnet_exists("iresnet100") && shard_iresnet_names(), "shard_iresnet");
+    shard_module_destroy(backbone);
+    shard_module_destroy(slopes);
     shard_module_destroy(model);
     shard_module_destroy(other);
 }

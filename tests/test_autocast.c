@@ -160,6 +160,7 @@ MAKER(clamp, shard_clamp(x[0], -1, 1))
 MAKER(difference, shard_sub(x[0], x[1]))
 MAKER(quotient, shard_div(x[0], shard_add_scalar(x[1], 4)))
 MAKER(power, shard_pow(shard_add_scalar(x[0], 4), x[1]))
+MAKER(prelu, shard_prelu(x[0], x[1]))
 MAKER(minimum, shard_minimum(x[0], x[1]))
 MAKER(choice, shard_where(shard_lt(x[0], x[1]), x[1], x[0]))
 MAKER(squared_error, shard_mse_loss(x[0], x[1]))
@@ -340,6 +341,8 @@ static const cast_case cases[] = {
     {"residual of 16 bits", with_residual, 2, {IMAGES, IMAGES}, {F, N}, F},
     {"relu", relu, 1, {MATRIX}, {N}, N},
     {"gelu", gelu, 1, {MATRIX}, {N}, N},
+    {"prelu", prelu, 2, {MATRIX, SHARD_SHAPE(5)}, {N, F}, N},
+    {"prelu of float32", prelu, 2, {MATRIX, SHARD_SHAPE(5)}, {F, F}, F},
     {"sub of two types", difference, 2, {MATRIX, SHARD_SHAPE(5)}, {N, F}, F},
     {"sub", difference, 2, {MATRIX, MATRIX}, {N, N}, N},
     {"div of two types", quotient, 2, {MATRIX, SHARD_SHAPE(6, 1)}, {F, N}, F},

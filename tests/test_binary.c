@@ -1,4 +1,4 @@
-/* add, sub, mul, div, pow, minimum, maximum; operands that are repeated to one shape. */
+/* add, sub, mul, div, pow, minimum, maximum, prelu; operands that are repeated to one shape. */
 #include "support/gradcheck.h"
 
 #include <math.h>
@@ -18,6 +18,7 @@ MAKER(power, shard_pow(shard_add_scalar(x[0], 3), x[1]))
 MAKER(square_root, shard_pow(x[0], shard_full(SHARD_SCALAR, 2.0, .dtype = shard_tensor_dtype(x[0]))))
 MAKER(minimum, shard_minimum(x[0], x[1]))
 MAKER(maximum, shard_maximum(x[0], x[1]))
+MAKER(prelu, shard_prelu(x[0], x[1]))
 MAKER(twice, shard_add(x[0], x[0]))
 MAKER(nothing_left, shard_sub(x[0], x[0]))
 MAKER(square, shard_mul(x[0], x[0]))
@@ -58,7 +59,13 @@ static const operation operations[] = {
     {"div", divide, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}, .needs = 3, .tolerance = 1e-6, .rounding = 24},
     {"div by a column", divide, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 1)}, .needs = 3, .rounding = 24},
     {"div of a row", divide, NULL, 2, {SHARD_SHAPE(5), SHARD_SHAPE(3, 5)}, .needs = 3, .tolerance = 1e-6, .rounding = 24},
-    {"div by a column of columns", divide, NULL, 2, {SHARD_SHAPE(2, 3, 2, 2), SHARD_SHAPE(2, 1, 1, 2)}, .needs = 3, .rounding = 24},
+    {"div by a column of columns",
+     divide,
+     NULL,
+     2,
+     {SHARD_SHAPE(2, 3, 2, 2), SHARD_SHAPE(2, 1, 1, 2)},
+     .needs = 3,
+     .rounding = 24},
     {"div by a scalar", divide, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SCALAR}, .needs = 3},
     {"pow", power, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}, .needs = 2, .rounding = 24},
     {"pow of a column", power, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 1)}, .needs = 2, .rounding = 24},
@@ -67,6 +74,10 @@ static const operation operations[] = {
     {"minimum of a column", minimum, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 1)}, .needs = 3},
     {"maximum", maximum, NULL, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}, .needs = 3},
     {"maximum with a row", maximum, NULL, 2, {SHARD_SHAPE(5), SHARD_SHAPE(3, 5)}, .needs = 3},
+    {"prelu", prelu, NULL, 2, {SHARD_SHAPE(4, 3, 5), SHARD_SHAPE(5)}, .needs = 3},
+    {"prelu of one slope", prelu, NULL, 2, {SHARD_SHAPE(4, 5), SHARD_SHAPE(1)}, .needs = 3, .rounding = 24},
+    {"prelu of a scalar slope", prelu, NULL, 2, {SHARD_SHAPE(4, 5), SHARD_SCALAR}, .needs = 3, .rounding = 24},
+    {"prelu of nothing", prelu, NULL, 2, {SHARD_SHAPE(0, 5), SHARD_SHAPE(5)}, .needs = 3},
     {"twice", twice, NULL, 1, {SHARD_SHAPE(3, 5)}},
     {"nothing left", nothing_left, NULL, 1, {SHARD_SHAPE(3, 5)}},
     {"square", square, NULL, 1, {SHARD_SHAPE(3, 5)}, .needs = 1},
@@ -102,6 +113,8 @@ START_TEST(values)
 }
 END_TEST
 
+MAKER(prelu_of_one, shard_reshape(shard_prelu(shard_reshape(x[0], SHARD_SHAPE(1)), x[1]), SHARD_SCALAR))
+
 /* A gradient of 1 for each element of the result, and what becomes of it: torch's values. */
 START_TEST(ends)
 {
@@ -109,6 +122,10 @@ START_TEST(ends)
         operation_maker *make;
         double a, b, y, da, db;
     } cases[] = {
+        {prelu_of_one, 2, 0.25, 2, 1, 0},
+        {prelu_of_one, -2, 0.25, -0.5, 0.25, -2},
+        {prelu_of_one, 0, 0.25, 0, 0.25, 0},
+        {prelu_of_one, NAN, 0.25, NAN, 0.25, NAN},
         {minimum, 2, 2, 2, 0.5, 0.5},
         {maximum, 2, 2, 2, 0.5, 0.5},
         {minimum, 1, 2, 1, 1, 0},
@@ -174,6 +191,11 @@ START_TEST(refuses)
                       "shard_add: operand 1 is float64, operand 0 is float32*shard_cast*");
         check_refused(shard_add(a, NULL), SHARD_ERROR_ARGUMENT, "shard_add: *");
         check_refused(shard_pow(NULL, a), SHARD_ERROR_ARGUMENT, "shard_pow: *");
+        check_refused(shard_prelu(a, shard_zeros(SHARD_SHAPE(2))), SHARD_ERROR_SHAPE, "shard_prelu: *[[]2]*[[]2, 3]*");
+        check_refused(shard_prelu(a, shard_zeros(SHARD_SHAPE(1, 3))), SHARD_ERROR_SHAPE, "shard_prelu: *[[]1, 3]*");
+        check_refused(shard_prelu(shard_zeros(SHARD_SCALAR), shard_zeros(SHARD_SHAPE(1))), SHARD_ERROR_SHAPE, "shard_prelu: *");
+        check_refused(shard_prelu(a, shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_FLOAT64)), SHARD_ERROR_SHAPE, "shard_prelu: *");
+        check_refused(shard_prelu(a, NULL), SHARD_ERROR_ARGUMENT, "shard_prelu: *");
     }
 }
 END_TEST

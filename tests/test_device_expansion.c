@@ -78,7 +78,8 @@ static long double value(shard_binary binary, long double a, long double b)
                                [SHARD_DIV] = a / b,
                                [SHARD_POW] = powl(a, b),
                                [SHARD_MINIMUM] = a < b ? a : b,
-                               [SHARD_MAXIMUM] = a > b ? a : b};
+                               [SHARD_MAXIMUM] = a > b ? a : b,
+                               [SHARD_PRELU] = a > 0 ? a : b * a};
     return all[binary];
 }
 
@@ -89,6 +90,8 @@ static long double slope(shard_binary binary, int operand, long double a, long d
         return operand == 0 ? 1 / b : -a / (b * b);
     if (binary == SHARD_POW)
         return operand == 0 ? b * powl(a, b - 1) : powl(a, b) * logl(a);
+    if (binary == SHARD_PRELU)
+        return operand == 0 ? (a > 0 ? 1 : b) : (a > 0 ? 0 : a);
     if (a == b)
         return 0.5L;
     return (binary == SHARD_MINIMUM) == (operand == 0) ? a < b : a > b;
@@ -99,7 +102,8 @@ static void check_binary(shard_device *device, const repeated *r, shard_binary b
     int64_t shape[DIMS], n, sizes[] = {size_of(r, 0), size_of(r, 1)};
     shard_expansion over;
     n = expand(r, 2, shape, &over);
-    void *a = array_noise(sizes[0], dtype, 1, 0.5, 3), *b = array_noise(sizes[1], dtype, 2, 0.5, 3), *y = array_new(n, dtype);
+    double low = binary == SHARD_PRELU ? -3 : 0.5; /* a power's and a quotient's are above 0 */
+    void *a = array_noise(sizes[0], dtype, 1, low, 3), *b = array_noise(sizes[1], dtype, 2, 0.5, 3), *y = array_new(n, dtype);
     RUN(device, binary, binary, &over, a, b, y, dtype);
     for (int64_t i = 0; i < n; i++) {
         long double left = array_get(a, locate(r, 0, shape, i), dtype), right = array_get(b, locate(r, 1, shape, i), dtype);
@@ -112,7 +116,7 @@ static void check_binary(shard_device *device, const repeated *r, shard_binary b
         void *own = operand ? b : a;
         RUN(device, binary, binary, &over, a, b, own, dtype);
         check_same(dtype, n, own, y, "in place");
-        void *again = array_noise(n, dtype, 1 + (uint64_t)operand, 0.5, 3);
+        void *again = array_noise(n, dtype, 1 + (uint64_t)operand, operand == 0 ? low : 0.5, 3);
         memcpy(own, again, (size_t)n * shard_dtype_size(dtype));
         array_free(again, n, dtype);
     }
@@ -125,7 +129,7 @@ START_TEST(of_two)
 {
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
-        for (shard_binary kind = SHARD_ADD; kind <= SHARD_MAXIMUM; kind++)
+        for (shard_binary kind = SHARD_ADD; kind <= SHARD_PRELU; kind++)
             for (int t = 0; t < 4; t++)
                 check_binary(device, &shapes[_i], kind, float_dtypes[t]);
 }
@@ -139,7 +143,7 @@ static void check_backward(shard_device *device, const repeated *r, shard_binary
     /* Multiples of 1/4: some are equal. */
     void *a = array_new(sizes[0], dtype), *b = array_new(sizes[1], dtype);
     for (int64_t i = 0; i < sizes[0]; i++)
-        array_put(a, i, dtype, 2 + (int)(4 * noise(1, i)) / 4.0);
+        array_put(a, i, dtype, (binary == SHARD_PRELU ? 0 : 2) + (int)(4 * noise(1, i)) / 4.0);
     for (int64_t i = 0; i < sizes[1]; i++)
         array_put(b, i, dtype, 2 + (int)(4 * noise(2, i)) / 4.0);
     void *dy = array_noise(n, dtype, 3, -2, 2), *dx = array_new(n, dtype);
@@ -161,7 +165,7 @@ START_TEST(gradients)
 {
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
-        for (shard_binary kind = SHARD_DIV; kind <= SHARD_MAXIMUM; kind++)
+        for (shard_binary kind = SHARD_DIV; kind <= SHARD_PRELU; kind++)
             for (int operand = kind == SHARD_DIV; operand < 2; operand++)
                 for (int t = 0; t < 4; t++)
                     check_backward(device, &shapes[_i], kind, operand, float_dtypes[t]);

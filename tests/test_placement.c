@@ -89,6 +89,12 @@ static shard_tensor *sub(shard_tensor *const *x, const void *options)
     return shard_sub(x[0], x[1]);
 }
 
+static shard_tensor *prelu(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    return shard_prelu(x[0], x[1]);
+}
+
 /* All functions of two numbers, of operands that are repeated along with x[0]. */
 static shard_tensor *of_two(shard_tensor *const *x, const void *options)
 {
@@ -264,6 +270,9 @@ static const rule rules[] = {
     {"mul by a scalar", mul, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SCALAR}, {1, WHOLE}, 1},
     {"mul, repeated over the middle", mul, NULL, 2, {SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(4)}, {1, WHOLE}, 1},
     {"mul, both by columns", mul, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(9)}, {1, 0}, 1},
+    {"prelu", prelu, NULL, 2, {SHARD_SHAPE(9, 2, 4), SHARD_SHAPE(4)}, {0, WHOLE}, 0},
+    {"prelu by channels", prelu, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(9)}, {1, 0}, 1},
+    {"prelu by channels, one slope", prelu, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(1)}, {1, WHOLE}, 1},
     {"sub alike", sub, NULL, 2, {ALIKE}, {0, 0}, 0},
     {"two by rows", of_two, NULL, 2, {ALIKE}, {0, 0}, 0},
     {"two by columns, a whole column", of_two, NULL, 2, {SHARD_SHAPE(4, 9), SHARD_SHAPE(4, 1)}, {1, WHOLE}, 1},
@@ -423,6 +432,8 @@ static const rule refused[] = {
     {"add other parts", add, NULL, 2, {SHARD_SHAPE(8, 4), SHARD_SHAPE(4, 8)}, {0, 1}},
     {"add a bias to partial sums", add, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4)}, {PARTIAL, WHOLE}},
     {"multiply partial sums", mul, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
+    {"prelu of partial sums", prelu, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4)}, {PARTIAL, WHOLE}},
+    {"prelu, weight split", prelu, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(8)}, {WHOLE, 0}},
     {"subtract from partial sums", sub, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, WHOLE}},
     {"two partial sums", of_two, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
     {"a whole column for rows", of_two, NULL, 2, {SHARD_SHAPE(8, 3), SHARD_SHAPE(4, 1)}, {0, WHOLE}},

@@ -214,12 +214,29 @@ SHARD_API shard_module *shard_nn_parallel_embedding_with(int64_t count, int64_t 
 SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *index, int64_t padding_idx,
                                                       const shard_embedding_options *options);
 
-/* ---- layers without parameters ---- */
+/* ---- activations, dropout, pooling ---- */
 
 /* Modules of shard_relu, shard_gelu and shard_dropout (in training; in evaluation x itself). */
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);
+
+typedef struct shard_nn_prelu_options {
+    size_t size;
+    double init; /* of all slopes; 0.25 */
+    shard_dtype dtype;
+} shard_nn_prelu_options;
+#define SHARD_NN_PRELU_OPTIONS_VALUES sizeof(shard_nn_prelu_options), 0.25, SHARD_FLOAT32
+#define SHARD_NN_PRELU_OPTIONS_INIT                                                                                              \
+    {                                                                                                                            \
+        SHARD_NN_PRELU_OPTIONS_VALUES                                                                                            \
+    }
+/* shard_prelu with a weight [channels]; 1: one slope for all channels. NULL with the error set. Not collective. As
+ * torch.nn.PReLU. */
+#define shard_nn_prelu(...)                                                                                                      \
+    SHARD_GIVEN(shard_nn_prelu_with(SHARD_OPTIONS(shard_nn_prelu_options, SHARD_NN_PRELU_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_prelu_options *options);
+
 /* Flattens all dimensions but the first into one. */
 SHARD_API shard_module *shard_nn_flatten(void);
 /* stride -1: the kernel's size. */

@@ -44,8 +44,8 @@ SHARD_BEGIN_C
  *   the widest    shard_add, shard_sub, shard_mul, shard_div, shard_minimum, shard_maximum,
  *                 shard_where, comparisons, shard_add_at_labels, shard_concatenate, the residual of
  *                 shard_batch_norm: the wider one of two floating types (float32 for the two 16-bit types).
- *   the operand's all others: relu, gelu, batch norm (its parameters and statistics are float32
- *                 in any case), pooling, dropout, embedding, shapes, collectives, maxima and means
+ *   the operand's all others: relu, gelu, prelu (its weight is cast), batch norm (its parameters and
+ *                 statistics are float32 in any case), pooling, dropout, embedding, shapes, collectives, maxima and means
  *                 along a dimension, values at labels.
  * float64 stays float64. Over ranks: a rank's partial result of a ROW layer, its partial gradient of the input
  * of a COLUMN layer, and any other 16-bit summand is rounded to 16 bits; the sum is computed in float32
@@ -127,6 +127,11 @@ SHARD_API shard_tensor *shard_relu(shard_tensor *x);
 /* The exact function (by erf), torch's default; and the tanh approximation. */
 SHARD_API shard_tensor *shard_gelu(shard_tensor *x);
 SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
+/* x where x > 0, else weight * x; weight has one number, [1] or a scalar, or one for each channel, x's last dimension:
+ * [channels]. Where channels are split, a weight of them is split in the same way. The gradient of the weight is summed in
+ * float32 or wider. As torch.nn.functional.prelu, whose channels are the second dimension. Errors: SHAPE, another weight;
+ * UNSUPPORTED, another placement. */
+SHARD_API shard_tensor *shard_prelu(shard_tensor *x, shard_tensor *weight);
 /* a + b, a - b, a * b, a / b, a^exponent, and the smaller and larger one of each pair; as torch.add and so on.
  * Operands are broadcast as in PyTorch: shapes are compared from the last dimension on, and a size that is 1 or missing
  * is repeated ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of a repeated operand is

@@ -12,6 +12,7 @@
 #include <shard/distributed.h>
 #include <shard/graph.h>
 #include <shard/head.h>
+#include <shard/models/iresnet.h>
 #include <shard/models/resnet.h>
 #include <shard/nn.h>
 #include <shard/op.h>

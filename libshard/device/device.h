@@ -72,6 +72,7 @@ typedef enum shard_binary {
     SHARD_POW,
     SHARD_MINIMUM,
     SHARD_MAXIMUM,
+    SHARD_PRELU, /* a where a > 0, else b * a */
 } shard_binary;
 typedef enum shard_comparison { SHARD_EQ, SHARD_NE, SHARD_LT, SHARD_LE, SHARD_GT, SHARD_GE } shard_comparison;
 

@@ -1,6 +1,11 @@
 /* Layers that are one operation: activations, dropout, pooling, flatten. */
 #include "nn/nn.h"
 
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <math.h>
+
 /* ---- without settings ---- */
 
 static shard_tensor *relu_forward(shard_module *module, shard_tensor *x)
@@ -50,6 +55,35 @@ shard_module *shard_nn_flatten(void)
 shard_module *shard_nn_global_avg_pool2d(void)
 {
     return shard_module_create(&global_avg_pool2d_type, NULL);
+}
+
+/* ---- PReLU ---- */
+
+static shard_tensor *prelu_forward(shard_module *module, shard_tensor *x)
+{
+    return shard_prelu(x, shard_module_tensor(module, "weight"));
+}
+
+static const shard_module_type prelu_type = {.name = "prelu", .forward = prelu_forward};
+
+shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_prelu_options *given)
+{
+    SHARD_READ_OPTIONS(shard_nn_prelu_options, SHARD_NN_PRELU_OPTIONS_INIT, options, given);
+    if (!options_ok)
+        return NULL;
+    if (channels < 1 || !isfinite(options.init))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "shard_nn_prelu: %" PRId64 " channels, init %g; at least 1 and a finite number", channels,
+                               options.init);
+    shard_module *module = shard_module_create(&prelu_type, NULL);
+    if (!module)
+        return NULL;
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_status status =
+        shard_module_add_parameter(module, "weight", shard_full(SHARD_SHAPE(channels), options.init, .dtype = options.dtype));
+    shard_scope_close(&scope);
+    return shard_module_checked(module, status);
 }
 
 /* ---- dropout ---- */

@@ -1,4 +1,4 @@
-/* add, sub, mul, div, pow, minimum, maximum: of two tensors, expanded to one shape. */
+/* add, sub, mul, div, pow, minimum, maximum, prelu: of two tensors, expanded to one shape. */
 #include "op/autocast.h"
 #include "op/expansion.h"
 
@@ -70,7 +70,7 @@ static shard_status binary_backward(shard_node *node, shard_tensor *dy, shard_te
 #define TYPE(kind, text) [kind] = {.name = text, .backward = binary_backward}
 static const shard_node_type types[] = {
     TYPE(SHARD_ADD, "add"), TYPE(SHARD_SUB, "sub"),         TYPE(SHARD_MUL, "mul"),         TYPE(SHARD_DIV, "div"),
-    TYPE(SHARD_POW, "pow"), TYPE(SHARD_MINIMUM, "minimum"), TYPE(SHARD_MAXIMUM, "maximum"),
+    TYPE(SHARD_POW, "pow"), TYPE(SHARD_MINIMUM, "minimum"), TYPE(SHARD_MAXIMUM, "maximum"), TYPE(SHARD_PRELU, "prelu"),
 };
 
 /* ---- forward ---- */
@@ -154,6 +154,39 @@ shard_tensor *shard_minimum(shard_tensor *a, shard_tensor *b)
 shard_tensor *shard_maximum(shard_tensor *a, shard_tensor *b)
 {
     return binary("shard_maximum", SHARD_MAXIMUM, a, b);
+}
+
+/* A repeated x would be a result of another shape. */
+static bool check_slopes(const char *function, shard_tensor *x, shard_tensor *weight)
+{
+    if (!shard_check_operand(function, x) || !shard_check_operand(function, weight))
+        return false;
+    int64_t slopes = shard_numel(weight);
+    if (x->shape.ndim > 0 && weight->shape.ndim <= 1 && (slopes == 1 || slopes == x->shape.dim[x->shape.ndim - 1]))
+        return true;
+    shard_error(SHARD_ERROR_SHAPE,
+                "%s: a weight of shape %s for x of shape %s; it has one number, or one for each channel, x's last dimension",
+                function, shard_shape_text(&weight->shape), shard_shape_text(&x->shape));
+    return false;
+}
+
+shard_tensor *shard_prelu(shard_tensor *x, shard_tensor *weight)
+{
+    static const char function[] = "shard_prelu";
+    if (!check_slopes(function, x, weight))
+        return NULL;
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *both[] = {x, weight}, *slopes = weight;
+    if (x->dtype == shard_autocast_dtype())
+        shard_autocast_product(1, &both[1], &slopes);
+    else {
+        shard_autocast_promote(2, both);
+        slopes = both[1];
+    }
+    shard_tensor *y = shard_scope_hand_out(forward(function, SHARD_PRELU, both[0], both[1], slopes), &scope);
+    shard_scope_close(&scope);
+    return y;
 }
 
 shard_tensor *shard_add_bias(shard_tensor *y, shard_tensor *bias)

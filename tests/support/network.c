@@ -138,6 +138,7 @@ UNARY(sub, shard_sub(shard_gelu(x), x))
 UNARY(division, shard_div(x, positive(x)))
 UNARY(power, shard_pow(positive(x), shard_scale(x, 0.5)))
 UNARY(minimum, shard_minimum(x, shard_scale(x, 0.25)))
+UNARY(prelu, shard_prelu(x, n->leaf[NET_GAIN]))
 UNARY(maximum, shard_maximum(shard_gelu(x), x))
 UNARY(clamp, shard_clamp(x, -0.4, 0.6))
 UNARY(functions, shard_tanh(shard_sub(shard_log(positive(x)), shard_sigmoid(shard_exp(x)))))
@@ -375,6 +376,7 @@ const net_operation net_operations[] = {
     {"minimum", minimum, BY_BOTH, .sharp = true},
     {"maximum", maximum, BY_BOTH, .sharp = true},
     {"clamp", clamp, BY_BOTH, .sharp = true},
+    {"prelu", prelu, BY_ROWS, .sharp = true},
     {"exp, log, tanh, sigmoid", functions, BY_BOTH},
     {"where", where, BY_BOTH, .sharp = true},
     {"clone", clone, BY_BOTH},

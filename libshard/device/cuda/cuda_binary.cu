@@ -45,6 +45,8 @@ template <class R> static __device__ inline R value(shard_binary binary, R a, R 
         return a < b || a != a ? a : b;
     case SHARD_MAXIMUM:
         return a > b || a != a ? a : b;
+    case SHARD_PRELU:
+        return a > 0 ? a : b * a;
     }
     return a;
 }
@@ -58,6 +60,8 @@ template <class R> static __device__ inline R gradient(shard_binary binary, int 
         return b == 0 ? 0 : dy * (b * power_of(a, b - 1));
     if (binary == SHARD_POW)
         return a == 0 && b >= 0 ? 0 : dy * (power_of(a, b) * logarithm(a));
+    if (binary == SHARD_PRELU)
+        return a > 0 ? (operand == 0 ? dy : 0) : (operand == 0 ? b : a) * dy;
     bool other = (binary == SHARD_MINIMUM) == (operand == 0) ? a > b : a < b;
     return other ? 0 : a == b ? dy / 2 : dy;
 }

@@ -19,6 +19,7 @@ BINARY(div, a / b)
 BINARY(pow, R(power)(a, b))
 BINARY(minimum, ((a < b) | (a != a)) ? a : b)
 BINARY(maximum, ((a > b) | (a != a)) ? a : b)
+BINARY(prelu, a > 0 ? a : b * a)
 #undef BINARY
 
 /* name: dx = gradient, of a, b and dy. */
@@ -30,6 +31,7 @@ BINARY(maximum, ((a > b) | (a != a)) ? a : b)
         _Pragma("omp simd") for (int64_t i = 0; i < s.count; i++)                                                                \
         {                                                                                                                        \
             real a = left[i], b = right[i], dy = gradients[i];                                                                   \
+            (void)b;                                                                                                             \
             dx[i] = gradient;                                                                                                    \
         }                                                                                                                        \
     }
@@ -38,6 +40,8 @@ GRADIENT(pow_left, b == 0 ? 0 : dy * (b * R(power)(a, b - 1)))
 GRADIENT(pow_right, ((a == 0) & (b >= 0)) ? 0 : dy * (R(power)(a, b) * R(log)(a)))
 GRADIENT(minimum_left, a > b ? 0 : a == b ? dy / 2 : dy)
 GRADIENT(minimum_right, a < b ? 0 : a == b ? dy / 2 : dy)
+GRADIENT(prelu_left, a > 0 ? dy : b * dy)
+GRADIENT(prelu_right, a > 0 ? 0 : a * dy)
 #undef GRADIENT
 
 static void R(repeat)(shard_dtype dtype, int64_t cols, const void *b, int64_t period, real *repeated)
@@ -89,6 +93,9 @@ static void run(shard_binary binary, const map *job)
     case SHARD_MAXIMUM:
         MAP(job, maximum);
         break;
+    case SHARD_PRELU:
+        MAP(job, prelu);
+        break;
     }
 }
 
@@ -133,6 +140,10 @@ shard_status KERNEL(binary_backward)(shard_device *device, shard_binary binary, 
         MAP(&job, pow_left);
     else if (binary == SHARD_POW)
         MAP(&job, pow_right);
+    else if (binary == SHARD_PRELU && operand == 0)
+        MAP(&job, prelu_left);
+    else if (binary == SHARD_PRELU)
+        MAP(&job, prelu_right);
     else if ((binary == SHARD_MINIMUM) == (operand == 0)) /* the larger one's is that of the smaller one by the other */
         MAP(&job, minimum_left);
     else

@@ -2,10 +2,10 @@
  * Batches of images, loaded ahead by worker threads. A batch depends on the seed, the epoch and the step only: never
  * on the number of workers, nor (in rank order) on the number of ranks.
  */
-#ifndef IMAGENET_LOADER_H
-#define IMAGENET_LOADER_H
+#ifndef IMAGES_LOADER_H
+#define IMAGES_LOADER_H
 
-#include "folder.h"
+#include "source.h"
 #include "synthetic.h"
 #include "transform.h"
 
@@ -17,7 +17,8 @@
 
 typedef struct loader_options {
     shard_device *device;       /* the device of the batches: they are made in memory that it copies from directly */
-    const image_folder *folder; /* the images; borrowed. If NULL, they are synthetic: */
+    const image_folder *folder; /* the images; borrowed. If NULL, */
+    image_source source;        /* these, or, if there are none, synthetic ones: */
     synthetic made_up;
     int64_t batch; /* of the whole job */
     uint64_t seed;

@@ -86,6 +86,12 @@ static shard_status read_up_to(image_file *file, int descriptor, size_t size)
     return SHARD_OK;
 }
 
+static shard_status too_large(const image_file *file, int64_t size)
+{
+    return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " bytes are too many for a picture (at most %" PRId64 ")", file->path, size,
+                       MAX_FILE_BYTES);
+}
+
 /* Reads the first bytes, then the rest if they are a picture's. */
 static shard_status read_open_file(image_file *file, int descriptor)
 {
@@ -95,8 +101,7 @@ static shard_status read_open_file(image_file *file, int descriptor)
     if (!S_ISREG(found.st_mode))
         return shard_error(SHARD_ERROR_IO, "%s: not a regular file", file->path);
     if (found.st_size > MAX_FILE_BYTES)
-        return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " bytes are too many for a picture (at most %" PRId64 ")", file->path,
-                           (int64_t)found.st_size, MAX_FILE_BYTES);
+        return too_large(file, found.st_size);
     size_t size = (size_t)found.st_size, first = size < SIGNATURE_BYTES ? size : SIGNATURE_BYTES;
     uint8_t signature[SIGNATURE_BYTES];
     image_file begin = {.path = file->path, .bytes = signature};
@@ -112,14 +117,33 @@ static shard_status read_open_file(image_file *file, int descriptor)
     return read_up_to(file, descriptor, size);
 }
 
-shard_status image_file_read(image_file *file, const char *path)
+static shard_status set_path(image_file *file, const char *path)
 {
     file->size = 0;
     size_t length = strlen(path) + 1;
     shard_status status = reserve(&file->path, &file->path_capacity, length, path);
+    if (status == SHARD_OK)
+        memcpy(file->path, path, length);
+    return status;
+}
+
+shard_status image_file_reserve(image_file *file, const char *name, int64_t size)
+{
+    shard_status status = set_path(file, name);
+    if (status == SHARD_OK && size > MAX_FILE_BYTES)
+        status = too_large(file, size);
+    if (status == SHARD_OK)
+        status = reserve(&file->bytes, &file->capacity, (size_t)size, name);
+    if (status == SHARD_OK)
+        file->size = (size_t)size;
+    return status;
+}
+
+shard_status image_file_read(image_file *file, const char *path)
+{
+    shard_status status = set_path(file, path);
     if (status != SHARD_OK)
         return status;
-    memcpy(file->path, path, length);
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* or a FIFO waits for a writer */
     if (descriptor < 0)
         return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));

@@ -4,8 +4,8 @@
  * (byte order), images by class and then by sorted name. Meant for many classes
  * of few images: each directory is read once, an image takes its name and 12 bytes.
  */
-#ifndef IMAGENET_FOLDER_H
-#define IMAGENET_FOLDER_H
+#ifndef IMAGES_FOLDER_H
+#define IMAGES_FOLDER_H
 
 #include <shard/base.h>
 

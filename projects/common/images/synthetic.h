@@ -2,8 +2,8 @@
  * Synthetic images that can be learned: a coarse pattern of the class and noise of the sample. They are a function
  * of the sample's number, so that they need no files and are the same on every rank.
  */
-#ifndef IMAGENET_SYNTHETIC_H
-#define IMAGENET_SYNTHETIC_H
+#ifndef IMAGES_SYNTHETIC_H
+#define IMAGES_SYNTHETIC_H
 
 #include <shard/base.h>
 

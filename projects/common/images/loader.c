@@ -72,11 +72,8 @@ static slot *slot_of(const loader *loading, int64_t step)
 static shard_status make_from_file(const loader *loading, workbench *bench, int64_t epoch, int64_t sample, uint8_t *out)
 {
     const loader_options *options = &loading->options;
-    char path[PATH_MAX];
-    if (!image_folder_path(options->folder, sample, path, sizeof path))
-        return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", path, PATH_MAX - 1);
     int64_t height, width;
-    shard_status status = image_file_read(&bench->file, path);
+    shard_status status = options->source.read(options->source.of, sample, &bench->file);
     if (status == SHARD_OK)
         status = image_read_size(&bench->file, &height, &width);
     if (status != SHARD_OK)
@@ -95,7 +92,7 @@ static shard_status make_from_file(const loader *loading, workbench *bench, int6
 static int64_t label_of(const loader *loading, int64_t sample)
 {
     const loader_options *options = &loading->options;
-    return options->folder ? image_folder_label(options->folder, sample) : synthetic_label(&options->made_up, sample);
+    return options->source.read ? options->source.label(options->source.of, sample) : synthetic_label(&options->made_up, sample);
 }
 
 static shard_status make_sample(const loader *loading, workbench *bench, int64_t epoch, int64_t position, uint8_t *out,
@@ -104,7 +101,7 @@ static shard_status make_sample(const loader *loading, workbench *bench, int64_t
     const loader_options *options = &loading->options;
     int64_t sample = shard_group_sampler_sample_at(loading->sampling, epoch, position);
     *label = label_of(loading, sample);
-    if (!options->folder) {
+    if (!options->source.read) {
         synthetic_image(&options->made_up, sample, options->image_size, out);
         return SHARD_OK;
     }
@@ -316,7 +313,7 @@ static shard_status check_options(const loader_options *options, int64_t samples
                            options->batch, options->image_size, options->workers);
     if (options->ranks < 1 || options->rank < 0 || options->rank >= options->ranks)
         return shard_error(SHARD_ERROR_ARGUMENT, "loader: rank %d of %d", options->rank, options->ranks);
-    if (samples < 0 || (!options->folder && options->made_up.num_classes < 1))
+    if (samples < 0 || (!options->source.read && options->made_up.num_classes < 1))
         return shard_error(SHARD_ERROR_ARGUMENT, "loader: %" PRId64 " synthetic images of %" PRId64 " classes", samples,
                            options->made_up.num_classes);
     double shift = options->augment.shift, crop_scale = options->augment.crop_scale;
@@ -379,9 +376,12 @@ static shard_status start_workers(loader *loading)
     return SHARD_OK;
 }
 
-loader *loader_open(const loader_options *options)
+loader *loader_open(const loader_options *given)
 {
-    int64_t samples = options->folder ? image_folder_images(options->folder) : options->made_up.samples;
+    loader_options all = *given, *options = &all;
+    if (all.folder)
+        all.source = image_source_of_folder(all.folder);
+    int64_t samples = all.source.read ? all.source.images : all.made_up.samples;
     if (check_options(options, samples) != SHARD_OK)
         return NULL;
     loader *loading = calloc(1, sizeof *loading);

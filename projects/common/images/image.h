@@ -1,6 +1,6 @@
 /* Pictures from files: JPEG and PNG of any kind to 8-bit RGB. */
-#ifndef IMAGENET_IMAGE_H
-#define IMAGENET_IMAGE_H
+#ifndef IMAGES_IMAGE_H
+#define IMAGES_IMAGE_H
 
 #include <shard/base.h>
 
@@ -15,6 +15,9 @@ typedef struct image_file {
 /* Reads the whole file: a regular one that begins as a JPEG or a PNG and is not larger than the largest picture. Of
  * other files it reads at most the first bytes. Errors: IO, FORMAT; the text begins with the path. */
 shard_status image_file_read(image_file *file, const char *path);
+/* For a source that is no file of its own: names the content for errors, and makes room for `size` bytes of it at file->bytes, which
+ * the caller fills. The same limit. Errors: FORMAT, MEMORY. */
+shard_status image_file_reserve(image_file *file, const char *name, int64_t size);
 void image_file_free(image_file *file);
 
 /* A decoded picture. Start with {0}; decoding another one reuses the memory. */

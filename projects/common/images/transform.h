@@ -4,8 +4,8 @@
  * its size (image_decode). Squares have 8 bits a channel, as torchvision's between its transforms of PIL's images;
  * the device normalises them (shard_normalize_images).
  */
-#ifndef IMAGENET_TRANSFORM_H
-#define IMAGENET_TRANSFORM_H
+#ifndef IMAGES_TRANSFORM_H
+#define IMAGES_TRANSFORM_H
 
 #include "image.h"
 #include "random.h"

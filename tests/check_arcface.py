@@ -1,0 +1,299 @@
+"""check_arcface.py SHARDRUN ARCFACE: training on one rank and on several, image folders and RecordIO, pairs of .bin files, sampled
+classes, resuming on another number of ranks, hold-out, import-insightface where torch is installed, and errors."""
+import importlib.util
+import json
+import os
+import pathlib
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+
+SHARDRUN, ARCFACE = sys.argv[1:]
+PROJECT = pathlib.Path(__file__).resolve().parent.parent / "projects/arcface"
+LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
+RUN = ("--network r18 --width 4 --embedding-size 16 --image-size 16 --no-flip -b 24 --epochs 4 --lr 0.05 --warmup-epochs 0.5 "
+       "--margin arcface:0.2 --margin-scale 16 --impostors 2000 --seed 5 -j 0 --sync-bn").split()
+TOLERANCE = 1e-3  # of the first losses on several ranks: float32 sums in another order, which later steps enlarge
+FIRST = 6
+IDENTITIES, OTHERS, OF_EACH, SIDE = 20, 8, 6, 16
+FAILED = []
+
+
+def check(condition, text):
+    if not condition:
+        FAILED.append(text)
+
+
+def run(*arguments, ranks=1):
+    launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
+    return subprocess.run([*launcher, ARCFACE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT,
+                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+
+
+def tool(name, *arguments):
+    return subprocess.run([sys.executable, PROJECT / name, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
+
+
+def train(folder, *options, data="data", ranks=1, expect=None):
+    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
+    metrics = folder / "metrics.json"
+    metrics.unlink(missing_ok=True)
+    done = run(*RUN, "--metrics", metrics, *options, folder / data, ranks=ranks)
+    output = done.stdout + done.stderr
+    if expect:
+        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
+        return None
+    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def losses(lines):
+    return [line["loss"] for line in lines if not line.get("validation")]
+
+
+def compare(what, found, expected, tolerance=TOLERANCE):
+    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
+    check(same and found, f"{what}: {found}, not {expected}")
+
+
+# ---- data ----
+
+def picture(identity, number):
+    """A PNG of coarse squares that are the identity's, with noise and a shift that are the image's."""
+    of_identity, of_image = random.Random(identity), random.Random(1000 * identity + number)
+    squares = [[[of_identity.randrange(40, 216) for _ in range(3)] for _ in range(4)] for _ in range(4)]
+    shift = of_image.randrange(3)
+    rows = b""
+    for y in range(SIDE):
+        rows += b"\0"
+        for x in range(SIDE):
+            square = squares[min(y + shift, SIDE - 1) // 4][x // 4]
+            rows += bytes(max(0, min(255, level + of_image.randrange(-30, 31))) for level in square)
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def write_folder(folder, identities, count=OF_EACH):
+    for identity in identities:
+        (folder / f"{identity:04d}").mkdir(parents=True)
+        for number in range(count):
+            (folder / f"{identity:04d}/{number}.png").write_bytes(picture(identity, number))
+
+
+def write_records(folder):
+    """The images of train/ in their order, as insightface's train.rec: record 0, the images, and a record for each identity."""
+    folder.mkdir()
+    images = [(identity, picture(identity, number)) for identity in range(IDENTITIES) for number in range(OF_EACH)]
+    contents = [struct.pack("<IfQQff", 2, 0, 0, 0, len(images) + 1, len(images) + 1 + IDENTITIES)]
+    for i, (identity, image) in enumerate(images):
+        contents.append((struct.pack("<IfQQff", 2, 0, i, 0, identity, 0) if i % 2 else struct.pack("<IfQQ", 0, identity, i, 0)) + image)
+    contents += [struct.pack("<IfQQff", 2, 0, 0, 0, 1 + i * OF_EACH, 1 + (i + 1) * OF_EACH) for i in range(IDENTITIES)]
+    index, position = "", 0
+    with open(folder / "train.rec", "wb") as file:
+        for key, content in enumerate(contents):
+            index += f"{key}\t{position}\n"
+            record = struct.pack("<II", 0xced7230a, len(content)) + content + b"\0" * (-len(content) % 4)
+            file.write(record)
+            position += len(record)
+    (folder / "train.idx").write_text(index)
+
+
+def write_pairs(path):
+    images, same = [], []
+    for i in range(40):
+        identity = 100 + i % OTHERS
+        images += [picture(identity, i % OF_EACH), picture(identity + (i % 2) * (1 if i % OTHERS < OTHERS - 1 else -1), (i + 1) % OF_EACH)]
+        same.append(i % 2 == 0)
+    path.write_bytes(pickle.dumps((images, same), protocol=3))
+
+
+def make_data(folder):
+    write_folder(folder / "data/train", range(IDENTITIES))
+    write_folder(folder / "data/val", range(100, 100 + OTHERS))
+    write_records(folder / "records")
+    write_pairs(folder / "records/lfw.bin")
+
+
+# ---- runs ----
+
+def read_rows(path, name):
+    content = path.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    entry = json.loads(content[8:8 + size])[name]
+    begin, end = entry["data_offsets"]
+    return entry["shape"], content[8 + size + begin:8 + size + end]
+
+
+def check_ranks(folder, one):
+    check(len(one) == 24, f"one rank: {len(one)} lines")  # 5 steps an epoch, and a validation
+    first, last = losses(one)[0], losses(one)[-1]
+    check(last < 0.75 * first, f"the loss goes from {first} to {last}")
+    result = one[-1]
+    check(result["val_accuracy"] > 75 and result["val_rank5"] > result["val_rank1"] > 40, f"validation: {result}")
+    check(result["val_tar_far_1e3"] is not None and result["val_tar_far_1e4"] is None, f"2000 pairs have a FAR of 1e-3: {result}")
+    for ranks, options in ((2, ["--enable-model-parallel"]), (2, []), (4, ["--enable-model-parallel", "--model-parallel-size", 2])):
+        lines = train(folder, *options, ranks=ranks)
+        compare(f"{ranks} ranks {options}", losses(lines)[:FIRST], losses(one)[:FIRST])
+        compare(f"accuracy of {ranks} ranks {options}", [lines[-1]["val_accuracy"]], [result["val_accuracy"]], 0.15)
+
+
+def check_records(folder, one):
+    """The same images in the same order: the same losses; and pairs of a file."""
+    lines = train(folder, "--val-targets", "lfw", data="records")
+    compare("RecordIO", losses(lines), losses(one), 0)
+    check(lines[-1]["lfw_accuracy"] > 70 and lines[-1]["lfw_tar_far_1e3"] is None, f"pairs: {lines[-1]}")
+    train(folder, "--val-targets", "lfw,cfp_fp", data="records", expect="cfp_fp.bin: No such file")
+    (folder / "records/bad.bin").write_bytes(pickle.dumps(([os.system], [True]), protocol=2))
+    train(folder, "--val-targets", "bad", data="records", expect="calls a function, or names an object")
+    content = bytearray((folder / "records/train.rec").read_bytes())
+    content[2000] ^= 255
+    (folder / "records/train.rec").write_bytes(content)
+    train(folder, data="records", expect="train.rec: ")
+
+
+def check_losses(folder):
+    for options in (["--margin", "none"], ["--margin", "cosface:0.2"], ["--margin", "cosine", "--sample-rate", "0.3"],
+                    ["--sample-rate", "0.3", "--head-dtype", "bfloat16", "--head-optimizer", "sgd"]):
+        one = train(folder, *options)
+        check(losses(one)[-1] < losses(one)[0], f"{options}: {losses(one)}")
+        if "bfloat16" not in options:
+            compare(f"two ranks {options}", losses(train(folder, "--enable-model-parallel", *options, ranks=2))[:FIRST],
+                    losses(one)[:FIRST])
+
+
+def check_norms(folder):
+    """With a margin, the norms of the classifier's rows do not count: rows that are times 1 to 20 give the same losses."""
+    keep = ["--lr", 0, "--steps", 2, "--val-interval", 0]
+    train(folder, *keep, "--output", folder / "norms")
+    shape, rows = read_rows(folder / "norms/model.safetensors", "classifier.weight")
+    values = struct.unpack(f"<{len(rows) // 4}f", rows)
+    rows = struct.pack(f"<{len(values)}f", *(value * (1 + i // shape[1]) for i, value in enumerate(values)))
+    entry = {"classifier.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, len(rows)]}}
+    header = json.dumps(entry).encode()
+    (folder / "longer.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + rows)
+    for options in (["--margin", "arcface:0.2"], ["--margin", "cosine", "--sample-rate", 0.3], ["--margin", "none"]):
+        one, longer = (losses(train(folder, *keep, *options, *pretrained)) for pretrained in
+                       ([], ["--pretrained", folder / "longer.safetensors"]))
+        if "none" in options:
+            check(longer[0] - one[0] > 0.1, f"without a margin, norms count: {longer}, {one}")
+        else:
+            compare(f"{options} with longer rows", longer, one, 1e-5)
+
+
+def check_resume(folder, one):
+    out = folder / "out"
+    saved = ["--output", out, "--keep", 2, "--save-every", 3]
+    compare("the first part", losses(train(folder, *saved, "--steps", 8)), losses(one)[:8], 0)
+    rest = train(folder, *saved, "--resume", "auto", "--enable-model-parallel", ranks=2)
+    check(rest[0]["step"] == 9, f"goes on with step {rest[0]['step']}")
+    compare("the rest on two ranks", losses(rest)[:FIRST], losses(one)[8:8 + FIRST], 5e-3)
+    best = max(line["val_accuracy"] for line in rest if line.get("validation"))
+    again = train(folder, "-e", "--resume", out / "best.safetensors")
+    compare("-e", [again[0]["val_accuracy"]], [best], 1e-6)
+    other = train(folder, "-e", "--pretrained", out / "model.safetensors", ranks=2)
+    compare("-e of the model alone, on two ranks", [other[0]["val_accuracy"], other[0]["val_rank1"]],
+            [again[0]["val_accuracy"], again[0]["val_rank1"]], 1e-6)
+    newest = max(out.glob("step-*/checkpoint.safetensors"))
+    for option, text in ((["--width", 8], "its width is 4, not 8"), (["--margin", "cosface:0.2"], "its margin is combined:1,0.2,0")):
+        train(folder, *option, "--resume", newest, expect=text)
+    write_folder(folder / "fewer/train", range(IDENTITIES - 1))
+    train(folder, "--pretrained", out / "model.safetensors", data="fewer", expect="its classifier has 20 identities, the training set 19")
+
+
+def check_hold_out(folder):
+    write_folder(folder / "glyphs/train", range(30), 2)
+    for identity in range(30):
+        (folder / f"glyphs/val/{identity:04d}").mkdir(parents=True)
+        (folder / f"glyphs/val/{identity:04d}/other.png").write_bytes(picture(identity, 7))
+    done = tool("hold-out", "--train", 20, "--held-out", 6, folder / "glyphs", folder / "held")
+    check(done.returncode == 0 and done.stdout == "20 characters, 40 images for training; 6 others, 18 images\n", f"{done}")
+    names = {split: {path.name for path in (folder / "held" / split).iterdir()} for split in ("train", "val")}
+    check(len(names["train"]) == 20 and len(names["val"]) == 6 and not names["train"] & names["val"], f"{names}")
+    lines = train(folder, "--epochs", 1, data="held")
+    check(len(lines) == 3 and lines[-1]["images"] == 18, f"{lines}")
+    done = tool("hold-out", folder / "glyphs", folder / "none")
+    check(done.returncode == 1 and "has 30 characters, fewer than 20000 + 5000" in done.stderr, f"{done}")
+
+
+def check_import(folder):
+    """Files as PartialFC writes them on three GPUs, loaded by two ranks."""
+    if importlib.util.find_spec("torch") is None:
+        print("no torch: import-insightface is not tested")
+        return
+    import torch
+    whole = torch.randn(IDENTITIES, 16)
+    for gpu, (first, last) in enumerate(((0, 7), (7, 14), (14, 20))):
+        torch.save({"weight": whole[first:last].clone(), "weight_mom": torch.zeros(1)}, folder / f"softmax_fc_gpu_{gpu}.pt")
+    parts = [folder / f"softmax_fc_gpu_{gpu}.pt" for gpu in (2, 0, 1)]
+    done = tool("import-insightface", folder / "fc.safetensors", "--classifier", *parts)
+    check(done.returncode == 0 and "a classifier of 20 x 16" in done.stdout, f"{done}")
+    keep = ["--lr", 0, "--steps", 1, "--val-interval", 0]
+    train(folder, *keep, "--pretrained", folder / "fc.safetensors", "--enable-model-parallel", "--output", folder / "imported", ranks=2)
+    shape, rows = read_rows(folder / "imported/model.safetensors", "classifier.weight")
+    check(shape == [20, 16] and rows == whole.numpy().tobytes(), "the classifier is not that of the three files")
+    # A backbone: the values of a run under insightface's names, as a .pt file.
+    train(folder, "--steps", 3, "--val-interval", 0, "--output", folder / "own")
+    content = (folder / "own/model.safetensors").read_bytes()
+    header = json.loads(content[8:8 + struct.unpack("<Q", content[:8])[0]])
+    types = {"F32": torch.float32, "I64": torch.int64}
+    state = {}
+    for name, entry in header.items():
+        if name.startswith("backbone."):
+            values = torch.frombuffer(bytearray(read_rows(folder / "own/model.safetensors", name)[1]), dtype=types[entry["dtype"]])
+            state["module." + name[len("backbone."):]] = values.reshape(entry["shape"])
+    torch.save({"state_dict_backbone": state, "state_dict_softmax_fc": {"weight": whole}}, folder / "checkpoint_gpu_0.pt")
+    both = folder / "checkpoint_gpu_0.pt"
+    done = tool("import-insightface", folder / "both.safetensors", "--backbone", both, "--classifier", both)
+    check(done.returncode == 0, f"{done}")
+    found = train(folder, "-e", "--pretrained", folder / "both.safetensors")
+    expected = train(folder, "-e", "--pretrained", folder / "own/model.safetensors")
+    compare("the imported backbone", [found[0]["val_accuracy"]], [expected[0]["val_accuracy"]], 0)
+    for broken, text in (([parts[0], parts[2]], "files of the GPUs [1, 2]"), ([folder / "none_gpu_0.pt"], "No such file"),
+                         ([parts[1], both.rename(folder / "softmax_fc_gpu_1b.pt")], "softmax_fc_gpu_")):
+        done = tool("import-insightface", folder / "x.safetensors", "--classifier", *broken)
+        check(done.returncode == 1 and text in done.stderr, f"{broken}: {done}")
+
+
+def check_errors(folder):
+    train(folder, "--margin", "arc", expect="--margin: \"arc\" is none of")
+    train(folder, "-e", expect="--evaluate needs a model")
+    train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
+    train(folder, "--optimizer", "lars", "--sample-rate", "0.1", expect="moves all rows of the classifier")
+    train(folder, data="nowhere", expect="nowhere/train: No such file")
+    train(folder, "--lr", "1e30", "--clip-grad", 0, "--warmup-epochs", 0, expect="take a smaller --lr")
+    help_text = run("--help")
+    check(help_text.returncode == 0 and "--val-targets NAMES" in help_text.stdout and "(arcface:0.5)" in help_text.stdout,
+          f"{help_text}")
+    damaged = folder / "data/train/0003/2.png"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    train(folder, expect="0003/2.png")
+    lines = train(folder, "--skip-bad-images", 1)
+    check(sum(line["images"] for line in lines[:5]) == IDENTITIES * OF_EACH - 1, f"{lines[:5]}")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        make_data(folder)
+        one = train(folder)
+        check_ranks(folder, one)
+        check_records(folder, one)
+        check_losses(folder)
+        check_norms(folder)
+        check_resume(folder, one)
+        check_hold_out(folder)
+        check_import(folder)
+        check_errors(folder)
+    print("\n".join(FAILED) or "passed")
+    return 1 if FAILED else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
