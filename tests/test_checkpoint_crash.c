@@ -3,6 +3,7 @@
 #include "support/file_calls.h"
 #include "support/scratch.h"
 #include "support/state.h"
+#include "support/steps.h"
 
 #include "comm/comm.h"
 
@@ -17,30 +18,35 @@
 
 enum { OLD = 100, NEW = 200, RANKS_MOST = 4 };
 
-/* Written by the ranks of a job, read by the test. */
+/* Written by the ranks of a job, read by the test and the next job. */
 typedef struct outcome {
-    int sound; /* ranks that have come to the save in which some are killed */
-    int saved; /* ranks that have come out of it */
+    int sound;    /* ranks that have come to the save in which some are killed */
+    int killed;   /* ranks that were killed in it */
+    int direct;   /* of them, before a write that bypasses the page cache */
+    int64_t step; /* the last one that was saved whole; 0: none */
     int calls[RANKS_MOST];
 } outcome;
 
 /* The way in which ranks are killed. */
 typedef struct crash {
+    saved_run run;
     int size;
-    int rank;     /* -1: all */
-    int at;       /* the call of the system before which it happens; 0: at a moment */
-    int moment;   /* microseconds after the save has begun */
-    save_way way;
-    bool follows; /* there is a checkpoint of a job that was killed */
-    const char *path;
+    int rank;   /* -1: all */
+    int at;     /* the call of the system before which it happens; 0: at a moment */
+    int moment; /* microseconds after the save has begun */
     outcome *outcome;
 } crash;
 
 static crash now;
+static volatile sig_atomic_t saving;
 
+/* Only where the save has not ended. */
 static void die(int signal)
 {
     (void)signal;
+    if (!saving)
+        return;
+    __atomic_add_fetch(&now.outcome->killed, 1, __ATOMIC_SEQ_CST);
     raise(SIGKILL);
 }
 
@@ -48,8 +54,11 @@ static void die(int signal)
 static ssize_t count_call(const file_call *call)
 {
     int rank = shard_group_rank(shard_world());
-    if (++now.outcome->calls[rank] == now.at && (now.rank == -1 || now.rank == rank))
-        raise(SIGKILL);
+    if (++now.outcome->calls[rank] == now.at && (now.rank == -1 || now.rank == rank)) {
+        if (call->kind == CALL_PWRITE && file_calls_are_direct(call->descriptor))
+            __atomic_add_fetch(&now.outcome->direct, 1, __ATOMIC_SEQ_CST);
+        die(0);
+    }
     return call->kind == CALL_FSYNC ? CALL_LEAVE : CALL_MAKE;
 }
 
@@ -60,122 +69,116 @@ static void start_timer(int microseconds)
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-/* Whether the list has that state's first tensor, which is whole on each rank. */
-static bool is_state(const shard_tensors *list, uint64_t seed)
-{
-    shard_tensors *other = make_small_state(NULL, seed);
-    float here[5], there[5];
-    check_ok(shard_copy_to_host(shard_tensors_find(list, "small"), here, sizeof here));
-    check_ok(shard_copy_to_host(shard_tensors_find(other, "small"), there, sizeof there));
-    shard_tensors_destroy(other);
-    return memcmp(here, there, sizeof here) == 0;
-}
-
-/* Fails unless the file has one of the two states, wholly. */
-static void check_either(shard_group *world, const char *path)
-{
-    shard_tensors *list = make_small_state(world, 1);
-    check_ok(shard_load(list, path));
-    check_state(list, is_state(list, OLD) ? OLD : NEW);
-    shard_tensors_destroy(list);
-}
-
-/* Checks what the job before has left, saves the old state, and is killed while it saves the new one. */
+/* Checks what the job before has left, saves a step, and is killed while it saves the next one. */
 static void save_and_die(shard_group *world, void *context)
 {
     now = *(crash *)context;
     int rank = shard_group_rank(world);
-    shard_tensors *old = make_small_state(world, OLD), *new = make_small_state(world, NEW);
-    if (now.follows)
-        check_either(world, now.path);
-    check_ok(shard_save(old, now.path, NULL));
-    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    int64_t step = now.outcome->step ? steps_check(&now.run, world, now.outcome->step) : 0;
+    steps_save_whole(&now.run, world, step + 1);
+    shard_tensors *next = steps_state(&now.run, world, step + 2);
     check_ok(shard_barrier(world));
+    now.outcome->step = step + 1;
     __atomic_add_fetch(&now.outcome->sound, 1, __ATOMIC_SEQ_CST);
     check_ok(shard_barrier(world));
     file_calls_watch(count_call);
+    saving = 1;
     if (now.at == 0 && (now.rank == -1 || now.rank == rank))
         start_timer(now.moment);
-    shard_status status = save_by(now.way, new, now.path);
+    shard_status status = steps_save(&now.run, next, step + 2);
+    saving = 0;
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     file_calls_watch(NULL);
-    __atomic_add_fetch(&now.outcome->saved, 1, __ATOMIC_SEQ_CST);
     if (status != SHARD_OK)
         shard_clear_error();
-    shard_tensors_destroy(old);
-    shard_tensors_destroy(new);
+    shard_tensors_destroy(next);
 }
 
-/* Runs it; returns whether a rank was killed. */
-static bool run_crash(crash *c)
+/* Runs it; returns how many ranks were killed in the save. */
+static int run_crash(const crash *c)
 {
-    memset(c->outcome, 0, sizeof *c->outcome);
-    run_job_of((ranks_run){.size = c->size, .body = save_and_die, .context = c, .may_fail = (1u << c->size) - 1});
+    c->outcome->sound = c->outcome->killed = 0;
+    memset(c->outcome->calls, 0, sizeof c->outcome->calls);
+    run_job_of((ranks_run){.size = c->size, .body = save_and_die, .context = (void *)c, .may_fail = (1u << c->size) - 1});
     ck_assert_msg(c->outcome->sound == c->size,
                   "%d of %d ranks, killed rank %d at call %d or after %d us before: %d found the old or the new "
                   "checkpoint and no temporary file",
                   c->size, c->size, c->rank, c->at, c->moment, c->outcome->sound);
-    c->follows = true;
-    return c->outcome->saved < c->size;
+    return c->outcome->killed;
 }
 
-static crash start_crashes(const char *name, int size, int rank, save_way way)
+/* Number of ranks, and the one that is killed. */
+static const int who[][2] = {{1, 0}, {2, 0}, {2, 1}, {2, -1}, {4, 0}, {4, 1}, {4, 2}, {4, 3}, {4, -1}};
+enum { WHO = sizeof who / sizeof *who };
+
+static crash start_crashes(const char *test, int number, const int *killed, save_way way, bool direct)
 {
+    char name[40];
     outcome *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(shared, MAP_FAILED);
-    return (crash){.size = size, .rank = rank, .way = way, .path = scratch_path(name), .outcome = shared};
+    snprintf(name, sizeof name, "%s.%d", test, number);
+    return (crash){.run = steps_start(name, way, direct), .size = killed[0], .rank = killed[1], .outcome = shared};
 }
 
 /* The last crash is checked by a job that is not killed. */
 static void end_crashes(crash *c)
 {
     c->at = 1 << 30;
-    ck_assert(!run_crash(c));
+    ck_assert_int_eq(run_crash(c), 0);
     munmap(c->outcome, sizeof *c->outcome);
 }
 
 /* ---- at each call ---- */
 
-/* Number of ranks, and the one that is killed. */
-static const int who[][2] = {{1, 0}, {2, 0}, {2, 1}, {2, -1}, {4, 0}, {4, 3}, {4, -1}};
-/* The first number of cases: synchronous saves, and three of the others; suite long has all. */
-static const save_way ways[] = {SAVE_WAITS, SAVE_POLLS, SAVE_FINISHES};
-enum { WHO = sizeof who / sizeof *who, QUICK = WHO + 3 };
+/* The ranks, the way and the size of the data. The usual run takes the first of them; suite long has every way of every rank. */
+static const struct {
+    int who;
+    save_way way;
+    bool direct;
+} usual[] = {{0, SAVE_WAITS, false}, {1, SAVE_WAITS, false},    {2, SAVE_WAITS, false},      {3, SAVE_WAITS, false},
+             {5, SAVE_POLLS, false}, {8, SAVE_FINISHES, false}, {0, SAVE_CHECKPOINT, false}, {1, SAVE_CHECKPOINT_ASYNC, false},
+             {0, SAVE_WAITS, true},  {2, SAVE_CHECKPOINT, true}};
+enum { USUAL = sizeof usual / sizeof *usual, EVERY = 2 * SAVE_WAYS * WHO };
 
 START_TEST(test_each_call)
 {
-    const int *killed = who[_i % WHO];
-    crash c = start_crashes("calls.safetensors", killed[0], killed[1], ways[_i / WHO]);
+    bool every = getenv("SHARD_TEST_EVERY");
+    const int *killed = who[every ? _i % WHO : usual[_i].who];
+    bool direct = every ? _i / WHO % 2 : usual[_i].direct;
+    crash c = start_crashes("calls", _i, killed, every ? (save_way)(_i / WHO / 2) : usual[_i].way, direct);
     int cases = 0;
-    for (c.at = 1; run_crash(&c); c.at++)
+    for (c.at = 1; run_crash(&c) > 0; c.at++)
         cases++;
-    printf("cases: %d\n", cases);
-    ck_assert_int_ge(cases, killed[1] == 0 ? 14 : 6);
+    printf("cases: %d jobs killed, %d of them before a write that bypasses the page cache\n", cases, c.outcome->direct);
+    ck_assert_int_ge(cases, killed[1] <= 0 ? 14 : 6);
+    ck_assert(!direct || c.outcome->direct > 0 || !steps_can_be_direct(&c.run));
     end_crashes(&c);
 }
 END_TEST
 
 /* ---- at any moment ---- */
 
+/* All ways, ranks and sizes of data in turn, with so many kills each: 1,080 in full. */
 START_TEST(test_moments)
 {
-    static const int sizes[] = {1, 2, 4, 2};
-    int moments = getenv("SHARD_TEST_EVERY") ? 250 : 12, killed = 0;
+    bool every = getenv("SHARD_TEST_EVERY");
+    int wanted = every ? 12 : 6, kills = 0, jobs = 0, most = 20 * wanted;
     unsigned seed = (unsigned)time(NULL);
-    crash c = start_crashes("moments.safetensors", sizes[_i % 4], _i % 4 == 3 ? 1 : -1, ways[_i / 4]);
+    int number = every ? _i : _i * 11 % EVERY; /* prime to the number of ranks' and ways' */
+    const int *killed = who[number % WHO];
+    crash c = start_crashes("moments", number, killed, (save_way)(number / WHO / 2), number / WHO % 2);
     printf("seed: %u\n", seed);
     srand(seed);
     /* How long a save takes here and now; it is measured again at each save that was not killed. */
-    int longest = 3000;
-    for (int i = 0; i < moments; i++) {
+    for (int longest = 3000; kills < wanted && jobs < most; jobs++) {
         c.moment = rand() % longest;
-        bool was_killed = run_crash(&c);
-        killed += was_killed;
+        bool was_killed = run_crash(&c) > 0;
+        kills += was_killed;
         longest = was_killed ? longest + longest / 8 : longest - longest / 4;
         longest = longest < 500 ? 500 : longest > 300000 ? 300000 : longest;
     }
-    printf("cases: %d, %d of them killed\n", moments, killed);
-    ck_assert_int_ge(killed, moments / 5);
+    printf("cases: %d jobs killed, of %d\n", kills, jobs);
+    ck_assert_int_ge(kills, wanted);
     end_crashes(&c);
 }
 END_TEST
@@ -191,7 +194,15 @@ static void save_during_another(shard_group *world, void *context)
         check_ok(shard_save(list, path, NULL, .local = true));
     check_ok(shard_barrier(world));
     ck_assert_int_eq(scratch_count(".tmp"), 0);
-    check_either(world, path);
+    shard_tensors_destroy(list);
+    list = make_small_state(world, 1);
+    check_ok(shard_load(list, path));
+    float here[5], old[5];
+    shard_tensors *other = make_small_state(NULL, OLD);
+    check_ok(shard_copy_to_host(shard_tensors_find(list, "small"), here, sizeof here));
+    check_ok(shard_copy_to_host(shard_tensors_find(other, "small"), old, sizeof old));
+    check_state(list, memcmp(here, old, sizeof here) == 0 ? OLD : NEW);
+    shard_tensors_destroy(other);
     shard_tensors_destroy(list);
 }
 
@@ -229,8 +240,8 @@ int main(void)
     bool every = getenv("SHARD_TEST_EVERY");
     if (every)
         tcase_set_timeout(tcase, 600);
-    tcase_add_loop_test(tcase, test_each_call, 0, every ? SAVE_WAYS * WHO : QUICK);
-    tcase_add_loop_test(tcase, test_moments, 0, every ? SAVE_WAYS * 4 : 5);
+    tcase_add_loop_test(tcase, test_each_call, 0, every ? EVERY : USUAL);
+    tcase_add_loop_test(tcase, test_moments, 0, every ? EVERY : 8);
     tcase_add_test(tcase, test_two_jobs);
     tcase_add_test(tcase, test_other_files);
     int failed = test_run(suite);

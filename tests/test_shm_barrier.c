@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 typedef enum moment {
@@ -17,18 +18,21 @@ typedef enum moment {
 typedef struct lost {
     moment at;
     int signal;
+    _Atomic int *told; /* ranks that have had their error */
 } lost;
 
-/* A rank that has stopped ends when the others have had their errors. */
-static void lose(int signal)
+/* A rank that has stopped ends when the others have had their errors, or failed: they are no more than the launcher waits for. */
+static void lose(const lost *l, int others)
 {
     pid_t rank = getpid();
-    if (signal == SIGSTOP && fork() == 0) {
-        usleep(6000 * 1000);
+    if (l->signal == SIGSTOP && fork() == 0) {
+        double end = shard_seconds() + 20 * deadline_multiplier();
+        while (atomic_load(l->told) < others && shard_seconds() < end)
+            usleep(10 * 1000);
         kill(rank, SIGKILL);
         _exit(0);
     }
-    raise(signal);
+    raise(l->signal);
 }
 
 static void loses_a_rank(shard_group *world, void *context)
@@ -40,12 +44,12 @@ static void loses_a_rank(shard_group *world, void *context)
         usleep(200 * 1000); /* the others wait */
         if (l->at == BREAKING) {
             atomic_store(&state->area->broken, SHM_BREAKING + 1);
-            lose(l->signal);
+            lose(l, shard_group_size(world) - 1);
         }
         atomic_store(&state->area->places[1].round, state->round + 1);
         if (l->at == LAST)
             atomic_fetch_add(&state->area->come, 1);
-        lose(l->signal);
+        lose(l, shard_group_size(world) - 1);
     }
     double start = shard_seconds();
     shard_status status = l->at == BREAKING || l->signal == SIGKILL ? SHARD_ERROR_PEER : SHARD_ERROR_TIMEOUT;
@@ -53,12 +57,16 @@ static void loses_a_rank(shard_group *world, void *context)
     check_error(status, l->at == BREAKING      ? "rank 1 died or stopped while it wrote an error*"
                         : l->signal == SIGKILL ? "rank 1 died in *shard_barrier*"
                                                : "rank 1 did not come to *shard_barrier*within 2 s*");
-    ck_assert_double_lt(shard_seconds() - start, 5 * deadline_multiplier());
+    double seconds = shard_seconds() - start;
+    atomic_fetch_add(l->told, 1);
+    ck_assert_double_lt(seconds, 5 * deadline_multiplier());
 }
 
 START_TEST(test_loses_a_rank)
 {
     lost l = {.at = (moment)(_i % MOMENTS), .signal = _i / MOMENTS % 2 ? SIGSTOP : SIGKILL};
+    l.told = mmap(NULL, sizeof *l.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(l.told, MAP_FAILED);
     run_ranks(2 + _i / MOMENTS / 2, loses_a_rank, .context = &l, .timeout = "2", .may_fail = 1 << 1);
 }
 END_TEST

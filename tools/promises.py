@@ -1,11 +1,14 @@
 """The table of what is promised: the cases that the tests of each promise have tried, and their failures, by meson's logs.
 
-Usage: promises.py [--write] [--table FILE] LOG...
+Usage: promises.py [--write] [--all] [--table FILE] LOG...
 
 The promises are the rows of the table in FILE, tests/README.md, after the line "<!-- promises -->": the promise, how it is tried,
-its tests by meson's names or patterns of them, cases and failures. Prints promise, cases and failures by the logs; --write also
-puts the numbers into FILE. A test has tried the sum of its lines "cases: N"; one without such a line, what count_tests.py counts.
-The logs of several builds add up. A promise of which no test ran is "not run".
+its tests by meson's names or patterns of them, cases, failures, and tests that were skipped. Prints promise, cases, failures and
+skipped tests by the logs; --write also puts the numbers into FILE. A test has tried the sum of its lines "cases: N"; one without
+such a line, what count_tests.py counts. The logs of several builds add up. A promise of which no test ran is "not run".
+
+--all: each of these tests must have run. Exits 1 where one was skipped in every build that has it, or where no test has a name of
+the table, and prints the names.
 """
 import argparse
 import fnmatch
@@ -19,7 +22,7 @@ import count_tests
 
 TABLE = pathlib.Path(__file__).resolve().parent.parent / "tests" / "README.md"
 BEGIN = "<!-- promises -->"
-COLUMNS = ["promise", "how it is tried", "tests", "cases", "failures"]
+COLUMNS = ["promise", "how it is tried", "tests", "cases", "failures", "skipped"]
 CASES = re.compile(r"^cases: (\d+)", re.MULTILINE)
 NOT_RUN = "not run"
 
@@ -45,7 +48,7 @@ def patterns_of(row):
 
 
 def read_tests(paths):
-    """(name, cases, failures) of each test that ran."""
+    """(name, cases, failures, skipped) of each test of each build."""
     for path in paths:
         if not os.path.exists(path):
             continue  # count_tests.py counts it as a failure
@@ -55,29 +58,42 @@ def read_tests(paths):
                 output = test.get("stdout", "")
                 passed, failed, skipped = count_tests.count(test["result"], output)
                 cases = [int(number) for number in CASES.findall(output)]
-                if not skipped:
-                    yield test["name"].split(" / ")[-1], sum(cases) if cases else passed + failed, failed
+                tried = sum(cases) if cases else passed + failed
+                yield test["name"].split(" / ")[-1], 0 if skipped else tried, failed, skipped
 
 
 def count_promise(row, tests):
-    """Cases and failures as texts."""
+    """Cases, failures and skipped tests as texts."""
     patterns = patterns_of(row)
     found = [test for test in tests if any(fnmatch.fnmatchcase(test[0], pattern) for pattern in patterns)]
-    if not found:
-        return NOT_RUN, "-"
-    return f"{sum(cases for _, cases, _ in found):,}", str(sum(failed for _, _, failed in found))
+    cases, failed, skipped = (sum(test[i] for test in found) for i in (1, 2, 3))
+    if skipped == len(found):
+        return NOT_RUN, "-", str(skipped) if found else "-"
+    return f"{cases:,}", str(failed), str(skipped)
+
+
+def find_missing(rows, tests):
+    """The names of the table that no test has, and the tests with such names that ran in no build."""
+    ran = {name for name, _, _, skipped in tests if not skipped}
+    names = {name for name, _, _, _ in tests}
+    for pattern in (pattern for row in rows for pattern in patterns_of(row)):
+        matching = sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
+        yield from (f"{name} was skipped" for name in matching if name not in ran)
+        if not matching:
+            yield f"no test has the name {pattern}"
 
 
 def print_table(rows):
     lines = [[COLUMNS[0], *COLUMNS[3:]]] + [[row[0], *row[3:]] for row in rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(3)]
-    for promise, cases, failures in lines:
-        print(f"{promise:<{widths[0]}}  {cases:>{widths[1]}}  {failures:>{widths[2]}}")
+    widths = [max(len(line[i]) for line in lines) for i in range(4)]
+    for promise, *numbers in lines:
+        print("  ".join([f"{promise:<{widths[0]}}", *(f"{number:>{width}}" for number, width in zip(numbers, widths[1:]))]))
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--table", type=pathlib.Path, default=TABLE)
     parser.add_argument("logs", nargs="*")
     arguments = parser.parse_args()
@@ -88,7 +104,11 @@ def main():
     if arguments.write:
         text = "\n".join([before, *(f"| {' | '.join(row)} |" for row in rows), after])
         arguments.table.write_text(text, encoding="utf-8")
+    missing = list(find_missing(rows, tests)) if arguments.all else []
+    for line in missing:
+        print(f"a promise was not tried: {line}")
+    return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

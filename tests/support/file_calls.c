@@ -1,6 +1,7 @@
 #include "support/file_calls.h"
 
 #include <errno.h>
+#include <fcntl.h>
 
 static const shard_file_calls *system_calls;
 static file_call_hook *hook;
@@ -63,7 +64,7 @@ static int watched_close(int descriptor)
 
 static int watched_rename(const char *from, const char *to)
 {
-    ASK(CALL_RENAME, -1, .path = from);
+    ASK(CALL_RENAME, -1, .path = from, .to = to);
     return answer == CALL_MAKE ? system_calls->rename(from, to) : simple(answer, 0);
 }
 
@@ -73,13 +74,25 @@ static int watched_unlink(const char *path)
     return answer == CALL_MAKE ? system_calls->unlink(path) : simple(answer, 0);
 }
 
+static int watched_mkdir(const char *path, mode_t mode)
+{
+    ASK(CALL_MKDIR, -1, .path = path);
+    return answer == CALL_MAKE ? system_calls->mkdir(path, mode) : simple(answer, 0);
+}
+
+static int watched_rmdir(const char *path)
+{
+    ASK(CALL_RMDIR, -1, .path = path);
+    return answer == CALL_MAKE ? system_calls->rmdir(path) : simple(answer, 0);
+}
+
 static int watched_flock(int descriptor, int operation)
 {
     ASK(CALL_FLOCK, descriptor);
     return answer == CALL_MAKE ? system_calls->flock(descriptor, operation) : simple(answer, 0);
 }
 
-static shard_file_calls watched = {
+static const shard_file_calls watched = {
     .open = watched_open,
     .pread = watched_pread,
     .pwrite = watched_pwrite,
@@ -89,8 +102,15 @@ static shard_file_calls watched = {
     .close = watched_close,
     .rename = watched_rename,
     .unlink = watched_unlink,
+    .mkdir = watched_mkdir,
+    .rmdir = watched_rmdir,
     .flock = watched_flock,
 };
+
+bool file_calls_are_direct(int descriptor)
+{
+    return descriptor >= 0 && fcntl(descriptor, F_GETFL) & O_DIRECT;
+}
 
 ssize_t file_calls_without_sync(const file_call *call)
 {
@@ -101,8 +121,6 @@ void file_calls_watch(file_call_hook *given)
 {
     if (!system_calls)
         system_calls = shard_file_calls_used;
-    watched.mkdir = system_calls->mkdir;
-    watched.rmdir = system_calls->rmdir;
     hook = given;
     shard_file_calls_used = given ? &watched : system_calls;
 }

@@ -4,6 +4,8 @@
 
 #include "checkpoint/file.h"
 
+#include <stdbool.h>
+
 typedef enum file_call_kind {
     CALL_OPEN,
     CALL_PREAD,
@@ -14,14 +16,17 @@ typedef enum file_call_kind {
     CALL_CLOSE,
     CALL_RENAME,
     CALL_UNLINK,
+    CALL_MKDIR,
+    CALL_RMDIR,
     CALL_FLOCK,
     CALL_KINDS
 } file_call_kind;
 
 typedef struct file_call {
     file_call_kind kind;
-    int descriptor;   /* -1 of open, rename and unlink */
-    const char *path; /* of open, rename and unlink */
+    int descriptor;   /* -1: the call has a path */
+    const char *path; /* NULL: the call has a descriptor */
+    const char *to;   /* of rename */
     int flags;        /* of open */
     const void *data; /* of pwrite */
     size_t bytes;     /* of pread and pwrite; ftruncate's and fallocate's size */
@@ -38,6 +43,9 @@ typedef ssize_t file_call_hook(const file_call *call);
 
 /* From now on the hook is called before each call of this process; NULL: no more. */
 void file_calls_watch(file_call_hook *hook);
+
+/* Whether the descriptor's transfers bypass the page cache. */
+bool file_calls_are_direct(int descriptor);
 
 /* A hook that makes every call but fsync, for which disks take long. */
 file_call_hook file_calls_without_sync;

@@ -27,6 +27,7 @@ const int rank_counts[RANK_COUNTS] = {1, 2, 3, 4, 8};
 typedef struct rank_report {
     const char *file; /* a constant of the program, which all ranks share */
     int line;
+    bool asserted; /* text is of an assertion that failed */
     char text[TEXT_BYTES];
 } rank_report;
 
@@ -56,16 +57,16 @@ void __wrap__mark_point(const char *file, int line)
 {
     if (!own_report) {
         /* Each is a message to the parent: of one that a loop passes again and again, one is enough. */
-        static const char *last_file;
-        static int last_line;
+        static _Thread_local const char *last_file;
+        static _Thread_local int last_line;
         if (file != last_file || line != last_line)
             __real__mark_point(file, line);
         last_file = file;
         last_line = line;
         return;
     }
-    own_report->file = file;
-    own_report->line = line;
+    __atomic_store_n(&own_report->file, file, __ATOMIC_RELAXED); /* the last one of any thread */
+    __atomic_store_n(&own_report->line, line, __ATOMIC_RELAXED);
 }
 
 void __wrap__ck_assert_failed(const char *file, int line, const char *expression, const char *format, ...)
@@ -82,6 +83,7 @@ void __wrap__ck_assert_failed(const char *file, int line, const char *expression
         __real__ck_assert_failed(file, line, expression, "%s", text);
     __wrap__mark_point(file, line);
     memcpy(own_report->text, text, sizeof text);
+    own_report->asserted = true;
     if (own_output)
         fprintf(stderr, "%s:%d: %s\n", file, line, text);
     _exit(1);
@@ -153,6 +155,9 @@ static int wait_for_ranks(const ranks_run *run, pid_t *processes, rank_report *r
             atomic_store(&segment->ranks[rank].ended, 1);
             if (explain(&reports[rank], status) && !(run->may_fail >> rank & 1))
                 return rank;
+            if (reports[rank].asserted)
+                fprintf(stderr, "rank %d of %d: %s:%d: %s\n", rank, run->size, reports[rank].file, reports[rank].line,
+                        reports[rank].text);
         }
         if (left == 0)
             return -1;

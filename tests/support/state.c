@@ -4,15 +4,14 @@
 #include "support/scratch.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
-static shard_tensors *make(shard_group *world, uint64_t seed, shard_shape shared)
+static shard_tensors *make(shard_group *world, uint64_t seed, shard_shape shared, shard_shape rows)
 {
     const struct {
         const char *name;
         shard_shape shape;
         int dim;
-    } members[] = {{"small", {1, {5}}, -1}, {"shared", shared, -1}, {"rows", {2, {31, 11}}, 0}, {"columns", {2, {31, 11}}, 1}};
+    } members[] = {{"small", {1, {5}}, -1}, {"shared", shared, -1}, {"rows", rows, 0}, {"columns", {2, {31, 11}}, 1}};
     shard_tensors *list = shard_tensors_create();
     for (int i = 0; i < 4; i++)
         SHARD_SCOPE
@@ -26,29 +25,23 @@ static shard_tensors *make(shard_group *world, uint64_t seed, shard_shape shared
 
 shard_tensors *make_state(shard_group *world, uint64_t seed)
 {
-    return make(world, seed, SHARD_SHAPE(750, 701));
+    return make(world, seed, SHARD_SHAPE(750, 701), SHARD_SHAPE(31, 11));
 }
 
 shard_tensors *make_small_state(shard_group *world, uint64_t seed)
 {
-    return make(world, seed, SHARD_SHAPE(90, 71));
+    return make(world, seed, SHARD_SHAPE(90, 71), SHARD_SHAPE(31, 11));
+}
+
+shard_tensors *make_direct_state(shard_group *world, uint64_t seed)
+{
+    return make(world, seed, SHARD_SHAPE(90, 71), SHARD_SHAPE(1061, 257)); /* 272 KB of each of 4 ranks */
 }
 
 void check_state(const shard_tensors *list, uint64_t seed)
 {
     for (int64_t i = 0; i < shard_tensors_count(list); i++)
         check_elements(shard_tensors_name(list, i), shard_tensors_at(list, i), seed + (uint64_t)i);
-}
-
-shard_status save_by(save_way way, const shard_tensors *list, const char *path)
-{
-    if (way == SAVE_WAITS)
-        return shard_save(list, path, NULL);
-    shard_async_save *save = shard_save_async(list, path, NULL);
-    bool done = way != SAVE_POLLS;
-    while (!done && shard_async_save_poll(save, &done) == SHARD_OK)
-        usleep(100);
-    return shard_async_save_finish(save); /* an error of a poll is its error */
 }
 
 void check_content(shard_group *world, const char *path, uint64_t seed)
