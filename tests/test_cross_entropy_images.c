@@ -5,6 +5,7 @@
 #include "support/rules.h"
 
 #include <shard/distributed.h>
+#include <shard/loss.h>
 
 #include "tensor/tensor.h"
 

@@ -6,6 +6,7 @@
 #include "support/rules.h"
 
 #include <shard/distributed.h>
+#include <shard/loss.h>
 
 #include "device/device.h"
 #include "tensor/tensor.h"

@@ -1,6 +1,8 @@
 /* mse_loss. */
 #include "support/gradcheck.h"
 
+#include <shard/loss.h>
+
 #include <math.h>
 
 static shard_tensor *mse_loss(shard_tensor *const *x, const void *reduction)

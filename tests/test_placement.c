@@ -6,6 +6,8 @@
 #include "support/gradcheck.h"
 #include "support/rules.h"
 
+#include <shard/loss.h>
+
 #include "tensor/tensor.h"
 
 /* ---- operations ---- */

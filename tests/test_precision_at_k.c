@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 
 #include <shard/distributed.h>
+#include <shard/loss.h>
 
 #include "comm/comm.h"
 

@@ -14,6 +14,7 @@
 #ifndef SHARD_HEAD_H
 #define SHARD_HEAD_H
 
+#include <shard/loss.h>
 #include <shard/op.h>
 
 SHARD_BEGIN_C

@@ -7,11 +7,13 @@
 #include <shard/base.h>
 #include <shard/checkpoint.h>
 #include <shard/comm.h>
+#include <shard/custom_op.h>
 #include <shard/data.h>
 #include <shard/device.h>
 #include <shard/distributed.h>
 #include <shard/graph.h>
 #include <shard/head.h>
+#include <shard/loss.h>
 #include <shard/models/iresnet.h>
 #include <shard/models/resnet.h>
 #include <shard/nn.h>

@@ -5,6 +5,8 @@
 #ifndef SHARD_OP_OP_H
 #define SHARD_OP_OP_H
 
+#include <shard/custom_op.h>
+#include <shard/loss.h>
 #include <shard/op.h>
 
 #include "autograd/autograd.h"

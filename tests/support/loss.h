@@ -7,6 +7,7 @@
 
 #include "support/ranks.h"
 
+#include <shard/loss.h>
 #include <shard/op.h>
 
 typedef struct loss_case {

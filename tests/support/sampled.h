@@ -4,7 +4,7 @@
 
 #include "support/ranks.h"
 
-#include <shard/op.h>
+#include <shard/loss.h>
 
 shard_tensor *labels_of(const int64_t *label, int64_t count);
 

@@ -1,0 +1,312 @@
+/*
+ * shard/loss.h: losses, and what belongs to them: the best classes, the label's rank, precision at k, margins. Logits may be split
+ * along the classes. docs/losses.md describes them with an example of each.
+ *
+ * The comment at the head of op.h holds for these functions too: NULL operands, errors, devices, placement rules.
+ */
+#ifndef SHARD_LOSS_H
+#define SHARD_LOSS_H
+
+#include <shard/op.h>
+
+SHARD_BEGIN_C
+
+/* ---- cross-entropy ---- */
+
+typedef enum shard_reduction {
+    SHARD_REDUCTION_MEAN = 0,
+    SHARD_REDUCTION_SUM,
+    SHARD_REDUCTION_NONE,
+    SHARD_REDUCTION_BATCH_MEAN, /* the sum divided by the number of rows; of shard_binary_cross_entropy_with_logits alone */
+} shard_reduction;
+
+typedef struct shard_margin_logits_options shard_margin_logits_options;
+
+typedef struct shard_cross_entropy_options {
+    size_t size;
+    shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
+    int64_t ignore_index;      /* a label that does not count; -100 */
+    double label_smoothing;    /* in [0, 1] */
+    shard_reduction reduction; /* the mean divides by the sum of the labels' weights, times row_weight */
+    shard_tensor *row_weight;  /* like the labels: a factor of each row's loss, any floating dtype; NULL: ones */
+    double z_loss;             /* z_loss * lse^2 is added to a row's loss, where lse = log(sum(exp(logits))); 0 */
+    double logit_scale;        /* logits are multiplied by it first; above 0; 1 */
+    double soft_cap;           /* then become soft_cap * tanh(logits / soft_cap); 0: they do not */
+    shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
+    bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
+    const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
+    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.05 */
+} shard_cross_entropy_options;
+#define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05
+#define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
+/* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
+ * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
+ * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
+ * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
+ * row_weight. Weight and probabilities have the logits' dtype; they and row_weight get no gradient. docs/losses.md has the
+ * formula of all options; none of them makes another tensor of logits.
+ *
+ * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
+ * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
+ * like the logits. A label outside [0, classes), or labels, row weights or options that differ, is an error on all ranks.
+ * Logits that are split along a leading dimension, with the labels of the local rows: PARTIAL for SUM, split like the
+ * logits for NONE, refused for MEAN.
+ *
+ * *label_rank (NULL: not wanted) becomes shard_label_rank(logits, labels, ignore_index), for top-k accuracy
+ * (shard_count_top_k). It is counted in the same pass over the logits, with one more all-gather if classes are split. All
+ * ranks want it or none does. NULL after an error; refused with probabilities. Its macro is
+ * shard_cross_entropy_with_rank(logits, target, &label_rank, ...). The backward writes the gradient over the logits if no
+ * other tensor refers to them by then.
+ * Collective over the logits' group if they are split along classes. */
+#define shard_cross_entropy(logits, ...)  \
+    SHARD_GIVEN(shard_cross_entropy_with( \
+        logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
+SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *target,
+                                                 const shard_cross_entropy_options *options, shard_tensor **label_rank);
+/* The macro with *label_rank. */
+#define shard_cross_entropy_with_rank(logits, target, ...) \
+    SHARD_GIVEN(shard_cross_entropy_with(                  \
+        logits, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+/* The same function under TorchShard's name. */
+#define shard_parallel_cross_entropy shard_cross_entropy
+
+/* shard_cross_entropy(shard_linear(x, weight, bias), target, ...) without the logits: they exist for a tile of classes at a
+ * time, in the forward and again in the backward. The gradient of x is made in the forward's sweep, that of the weight
+ * in the backward's. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes]
+ * or NULL; all of one dtype, or x of 16 bits (as under SHARD_AUTOCAST) with a float32 weight, whose tiles are
+ * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype. With
+ * soft_cap and label_smoothing the gradient of x costs another sweep in the backward.
+ * .stash_share: the forward keeps the exponentials of its first tiles for the backward, which then does not compute these
+ * logits again: the stash. It has at most this part of the bytes of the local weight, in memory until the weight's gradient is
+ * computed. 0: no stash. With x and weight of one dtype, about rows / in is enough for all tiles; a larger value keeps no
+ * more. Gradients of weight and bias differ by rounding: the stash is float32, of bfloat16 features bfloat16. There is none on
+ * a GPU, with .sample, .normalized or .margin, for more than 1,024 rows, for float64, for bfloat16 features with soft_cap, and
+ * where replicas gather the rows of a classifier.
+ * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
+ * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
+ * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
+ * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
+ * training has both options too; of other logits, which are cosines then, it has .margin alone.
+ * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias.
+ * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
+ * labels, as for a column-parallel layer. Differs from the two functions by rounding.
+ * *label_rank (NULL: not wanted) is as for shard_cross_entropy: it is counted in the forward's sweep, after a product of x with
+ * the labels' rows of the weight, whose logits are exchanged if classes are split. As PyTorch's
+ * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward
+ * as calls of their own: shard/head.h.
+ * Collective over the weight's group if it is split. */
+#define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
+    SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
+        x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
+SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                        shard_tensor *target, const shard_cross_entropy_options *options,
+                                                        shard_tensor **label_rank);
+/* The macro with *label_rank. */
+#define shard_linear_cross_entropy_with_rank(x, weight, bias, target, ...)                                                       \
+    SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
+        x, weight, bias, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+
+/* The classes of a step's sample, for the option .sample of shard_linear_cross_entropy and, with labels, of shard_cross_entropy
+ * of the logits of shard_nn_parallel_classifier in training: this rank's, int64 [n], in ascending order, in the host's memory.
+ * weight [classes, ...] is the last layer's, whole or split along classes; of it the shape and the placement alone are read.
+ *
+ * A class is in the sample if it is one of the labels (of any shape; all ranks have the same ones), or if a random number in
+ * [0, 1), which depends on seed, step and class alone, is below rate. So the sample is the same for any number of ranks, and
+ * again after a checkpoint is loaded, and has about rate * classes classes. Any other ascending list of this rank's classes
+ * which has the labels is a sample, too, as one of hard negatives.
+ *
+ * With a sample, the softmax, label smoothing and gradients are those of a layer of these classes alone. Of a classifier's
+ * deferred gradient shard_step updates the sampled rows and their optimizer state alone: weight decay and momentum do not move
+ * other rows. Micro-batches with one sample, drawn with all their labels, add up to such a gradient. A gradient that is
+ * computed as a whole (shard_nn_parallel_classifier says when; of micro-batches with several samples; of a bias always) has
+ * zeros in the other rows, which weight decay and momentum then do move. Evaluation takes no sample: all classes.
+ *
+ * Waits for the device of the labels, as the loss with a sample does. Errors: ARGUMENT, a rate outside [0, 1], a negative step;
+ * UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
+SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
+                                             int64_t step);
+
+typedef struct shard_binary_cross_entropy_options {
+    size_t size;
+    shard_tensor *pos_weight;  /* [classes], or split like the logits' classes: a factor of the targets' ones; NULL: ones */
+    shard_tensor *weight;      /* [classes], or split like them: a factor of a class's losses; NULL: ones */
+    shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
+    shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
+    bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
+    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.05 */
+} shard_binary_cross_entropy_options;
+#define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05
+#define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
+    {                                                                                                                            \
+        SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
+    }
+/* Logits [rows..., classes] and the target, which is of one of two kinds; a scalar, or of the logits' shape for NONE:
+ *   floating   like the logits, with their dtype: each element is the probability of a one;
+ *   int64      pairs [2, n] of the ones, a row (counted over the leading dimensions) and a class each, in ascending order,
+ *              as torch.sparse_coo_tensor's indices after coalesce(). All else is 0, and is stored nowhere. A pair that is out
+ *              of range, or not larger than the one before it by row and then by class, is an error: none is there twice.
+ * As torch.nn.functional.binary_cross_entropy_with_logits. Target, weight and pos_weight get no gradient; weights have
+ * the logits' dtype. Also under SHARD_AUTOCAST, 16-bit logits are read as they are, except for NONE.
+ *
+ * Logits that are split along classes: all ranks have the same pairs, of all classes, and the same row weights; one number
+ * of each rank is gathered, and every rank has the same value. Pairs, row weights or options that differ are an error on
+ * all ranks. For NONE nothing is gathered or compared, and the result is split like the logits.
+ * Logits that are split along a leading dimension, with the targets of the local rows, whose pairs count these: PARTIAL for a
+ * reduction, this rank's summand of the whole sum or mean.
+ * The backward writes the gradient over the logits if no other tensor refers to them by then. Collective over the
+ * logits' group if they are split along classes, except for NONE. */
+#define shard_binary_cross_entropy_with_logits(logits, ...)                                                                      \
+    SHARD_GIVEN(shard_binary_cross_entropy_with_logits_with(                                                                     \
+        logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, shard_tensor *target,
+                                                                    const shard_binary_cross_entropy_options *options);
+
+/* shard_binary_cross_entropy_with_logits(shard_linear(x, weight, bias), target, ...) without the logits, as
+ * shard_linear_cross_entropy: the same operands, and pairs as the target. One sweep over the weight gives the loss and the
+ * gradient of x, another one in the backward that of the weight. The options' weights may have any floating dtype. A floating
+ * target, which is as large as the logits, and SHARD_REDUCTION_NONE give the two functions, with their logits. Rows that are
+ * split over a group are refused (UNSUPPORTED). Differs from the two functions by rounding. As the last layer of Renee (Jain et
+ * al. 2023) and ELMO (Zhang et al. 2025). Collective over the weight's group if it is split. */
+#define shard_linear_binary_cross_entropy(x, weight, bias, ...)                                                                  \
+    SHARD_GIVEN(shard_linear_binary_cross_entropy_with(                                                                          \
+        x, weight, bias, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
+                                                               shard_tensor *target,
+                                                               const shard_binary_cross_entropy_options *options);
+
+/* shard_top_k(shard_linear(x, weight, bias), k, indices) without the logits, with the operands of shard_linear_cross_entropy: the
+ * k largest logits of each row, largest first, and their classes of the whole layer, [..., k], for evaluation and for the
+ * nearest classes of a feature. Values are float64 for float64, else float32. No gradient. x may be split along a leading
+ * dimension with a whole weight; results are placed as x's rows. Errors: ARGUMENT, k below 0 or above the number of classes;
+ * SHAPE, UNSUPPORTED, operands and placements that shard_linear refuses. Collective over the weight's group if it is split. */
+SHARD_API shard_tensor *shard_linear_top_k(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, int64_t k,
+                                           shard_tensor **indices);
+
+typedef struct shard_mse_loss_options {
+    size_t size;
+    shard_reduction reduction; /* the mean is over all elements */
+} shard_mse_loss_options;
+#define SHARD_MSE_LOSS_OPTIONS_VALUES sizeof(shard_mse_loss_options), SHARD_REDUCTION_MEAN
+#define SHARD_MSE_LOSS_OPTIONS_INIT {SHARD_MSE_LOSS_OPTIONS_VALUES}
+/* (input - target)^2, both of one shape: a scalar, or of their shape for NONE. As
+ * torch.nn.functional.mse_loss; both get gradients. Both operands may be split, over the same
+ * group and ranges: mean and sum are then PARTIAL, summands of the whole tensors' mean or sum
+ * (shard_reduce_from_group makes them whole), and the result of NONE is split like the operands. */
+#define shard_mse_loss(input, ...) \
+    SHARD_GIVEN(shard_mse_loss_with(input, SHARD_OPTIONS(shard_mse_loss_options, SHARD_MSE_LOSS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, const shard_mse_loss_options *options);
+
+/* For each row, how many logits precede the label's (larger, or equal with a smaller column; NaN is larger than
+ * numbers): int64, of the labels' shape. The label is in the top k if that is < k. A row whose label is
+ * ignore_index gives INT64_MAX. Logits [..., classes] and labels [...] are as for the loss. Carries a split leading
+ * dimension. No gradient. Of logits that are split along classes a few numbers of each row are gathered. Collective over
+ * the logits' group if they are split along classes. */
+SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
+/* How many of the local rows of shard_label_rank's result are < k; -1 with the error set. Not collective. */
+SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
+
+/* P@k of multi-label predictions: the fraction of each row's first k of `indices` that is in pairs, averaged over the rows.
+ * indices are shard_top_k's, int64 [rows..., >= k]; those of logits that are split along classes are the same on all ranks,
+ * and so is the result. Of rows that are split it is the mean over the local ones, and pairs count these. Pairs are int64
+ * [2, n], in ascending order as for the binary cross-entropy. With inverse_propensity (floating [classes], local, finite and
+ * not negative; NULL: without) a class counts as much as its number there, and the sum over the rows is divided by the
+ * largest that any prediction could have: PSP@k. Waits for the device; 0 for no rows; -1 with the error set. Not
+ * collective. */
+SHARD_API double shard_precision_at_k(shard_tensor *indices, shard_tensor *pairs, int64_t k, shard_tensor *inverse_propensity);
+
+/* ---- the labels' columns, for margin losses ----
+ * x is [..., classes]; labels are int64 of its leading dimensions' shape, placed as x's rows (for split rows: the labels of
+ * the local rows). A label that is ignore_index has no column; another one outside [0, classes) is an error. If x
+ * is split along classes, all ranks have the same labels (not checked), and each rank takes those in its
+ * range. Not collective. */
+
+/* x at the row's label, 0 for an ignored one: labels' shape. As torch.gather(x, -1,
+ * labels.unsqueeze(-1)).squeeze(-1). PARTIAL if classes are split (shard_reduce_from_group takes the sum). */
+SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels, int64_t ignore_index);
+/* A copy of x with factor * values added at the row's label. values has labels' shape and x's dtype, or is NULL for
+ * ones (if the thread has an error already, NULL may be a failed operation's result and gives NULL). As
+ * torch.scatter_add along the last dimension. Carries. If classes are split, values are local, the same on all ranks, and
+ * their gradient is PARTIAL. CosFace's margin is shard_add_at_labels(cosine, labels, NULL, -margin, -100). */
+SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
+                                            int64_t ignore_index);
+
+/* The label's logit where the angle m1 * acos(c) + m2 is outside [0, pi]; a plain cosine would reward a worse feature
+ * there. */
+typedef enum shard_margin_rule {
+    SHARD_MARGIN_LINEAR = 0, /* c - m2 * sin(m2) - m3 above pi, c + m2 * sin(m2) - m3 below 0, for m1 = 1: as ArcFace */
+    SHARD_MARGIN_CLAMP,      /* the angle is clamped to [0.001, pi - 0.001], with a gradient of 0: AdaFace */
+    SHARD_MARGIN_EASY,       /* as LINEAR, and c - m3 where c <= 0: insightface's easy_margin */
+    SHARD_MARGIN_COSINE,     /* the cosine of any angle: insightface's CombinedMarginLoss */
+} shard_margin_rule;
+
+struct shard_margin_logits_options {
+    size_t size;
+    double scale;         /* s, above 0; 64 */
+    double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference; 1, 0, 0 */
+    shard_tensor *row_m2; /* like the labels, any floating dtype: in place of m2; NULL: none */
+    shard_tensor *row_m3; /* the same in place of m3 */
+    int64_t ignore_index; /* -100 */
+    shard_margin_rule rule;
+};
+#define SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
+    sizeof(shard_margin_logits_options), 64.0, 1.0, 0.0, 0.0, NULL, NULL, -100, SHARD_MARGIN_LINEAR
+#define SHARD_MARGIN_LOGITS_OPTIONS_INIT                                                                                         \
+    {                                                                                                                            \
+        SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
+    }
+/* Such options with the fields that are given, for .margin of a loss. */
+#define SHARD_MARGIN(...) (&(const shard_margin_logits_options){SHARD_MARGIN_LOGITS_OPTIONS_VALUES, __VA_ARGS__})
+/* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace
+ * (m3 = 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and
+ * normalized rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at
+ * an angle of less than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of
+ * ArcFace's margin for 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if
+ * classes are split (not checked). Carries. docs/losses.md has a whole ArcFace and AdaFace head. */
+#define shard_margin_logits(cosines, ...)                                                                                        \
+    SHARD_GIVEN(                                                                                                                 \
+        shard_margin_logits_with(cosines, SHARD_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_tensor *labels,
+                                                 const shard_margin_logits_options *options);
+
+typedef struct shard_adaface_margins_options {
+    size_t size;
+    double m, h;    /* the margin, 0.4, and the factor of the normalized norm, 0.333 */
+    double t_alpha; /* of the new batch in the running statistics, in [0, 1]; 0: they stay; 0.01 */
+} shard_adaface_margins_options;
+#define SHARD_ADAFACE_MARGINS_OPTIONS_VALUES sizeof(shard_adaface_margins_options), 0.4, 0.333, 0.01
+#define SHARD_ADAFACE_MARGINS_OPTIONS_INIT                                                                                       \
+    {                                                                                                                            \
+        SHARD_ADAFACE_MARGINS_OPTIONS_VALUES                                                                                     \
+    }
+/* AdaFace's margins for features of these norms [...], which is the labels' shape: the result is row_m2 of
+ * shard_margin_logits, *row_m3 (NULL: not wanted) its row_m3, float64, with .rule = SHARD_MARGIN_CLAMP. mean and std are
+ * tensors of one floating number, 20 and 100 at first: the running statistics of the norms, which are updated before they
+ * are used. Norms are clamped to [0.001, 100]. A batch of one row leaves std as it is, an empty one both. No gradient. All ranks
+ * with the same rows have the same margins; norms split along a dimension have the statistics of all ranks' rows: collective over
+ * their group. As AdaFace's head.py. */
+#define shard_adaface_margins(norms, mean, std, ...)                                                                             \
+    SHARD_GIVEN(shard_adaface_margins_with(                                                                                      \
+        norms, mean, std, SHARD_OPTIONS_BEFORE(shard_adaface_margins_options, SHARD_ADAFACE_MARGINS_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_adaface_margins_with(shard_tensor *norms, shard_tensor *mean, shard_tensor *std,
+                                                   const shard_adaface_margins_options *options, shard_tensor **row_m3);
+
+typedef struct shard_one_hot_options {
+    size_t size;
+    shard_dtype dtype;     /* float32; an integer one is cast from it */
+    shard_tensor *like;    /* the result has its dtype and placement; NULL: whole classes, placed as labels */
+    int64_t ignore_index;  /* as shard_cross_entropy_options; -100 */
+} shard_one_hot_options;
+#define SHARD_ONE_HOT_OPTIONS_VALUES sizeof(shard_one_hot_options), SHARD_FLOAT32, NULL, -100
+#define SHARD_ONE_HOT_OPTIONS_INIT {SHARD_ONE_HOT_OPTIONS_VALUES}
+/* 1 at the label, else 0: [..., classes] for labels int64 [...]; an ignored label gives zeros. As
+ * torch.nn.functional.one_hot, which gives int64. .like = logits of split classes makes this
+ * rank's classes alone; classes is then the whole number. No gradient. */
+#define shard_one_hot(labels, ...) \
+    SHARD_GIVEN(shard_one_hot_with(labels, SHARD_OPTIONS(shard_one_hot_options, SHARD_ONE_HOT_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, const shard_one_hot_options *options);
+
+SHARD_END_C
+
+#endif
