@@ -1,11 +1,13 @@
 /*
- * Every loss of a head x float32 and bfloat16 x without logits and with them x ranks: 1, 2, 3, 4 along the classes, and 2 x 2
- * along rows and classes. Loss and gradients are compared with loops over logits in double, which are written here after
- * docs/losses.md.
+ * Every loss of a head x float32 and bfloat16 x without logits, in one tile of classes and in several, and with them x ranks: 1,
+ * 2, 3, 4 along the classes, and 2 x 2 along rows and classes. Loss and gradients are compared with loops over logits in double,
+ * which are written here after docs/losses.md.
  */
 #include "support/kernels.h"
 #include "support/loss.h"
 #include "support/sampled.h"
+
+#include "device/head.h"
 
 #include <shard/shard.h>
 
@@ -16,11 +18,12 @@
 enum { ROWS = 6, IN = 5, CLASSES = 13, IGNORED = -7 };
 enum { WHOLE_STASH = 1000 /* a stash_share of these small weights that keeps all exponentials */ };
 enum { BOTH, FUSED, DENSE };
+enum { TILE = 3 /* classes of a tile, of which each rank has several; 0: one tile */ };
 
 typedef struct loss_kind {
     const char *name;
     int ways;
-    bool binary, probabilities, biased, weighted, positive, row_weighted, ignoring, normalized, margins, sampled;
+    bool binary, probabilities, biased, weighted, positive, row_weighted, ignoring, normalized, margins, row_margins, sampled;
     double smoothing, z_loss, logit_scale /* 0: 1 */, soft_cap, scale, m1, m2, m3;
 } loss_kind;
 
@@ -42,6 +45,7 @@ static const loss_kind kinds[] = {
     {.name = "normalized", .normalized = true, .logit_scale = 4},
     {.name = "ArcFace", .normalized = true, .margins = true, .scale = 8, .m1 = 1, .m2 = 0.5},
     {.name = "CosFace", .normalized = true, .margins = true, .scale = 8, .m1 = 1, .m3 = 0.4},
+    {.name = "AdaFace", .normalized = true, .margins = true, .row_margins = true, .scale = 8, .m1 = 1},
     {.name = "combined margin",
      .normalized = true,
      .margins = true,
@@ -83,7 +87,7 @@ typedef struct problem {
 /* Values that both dtypes have. */
 typedef struct values {
     double x[ROWS * IN], weight[CLASSES * IN], bias[CLASSES], class_weight[CLASSES], positive[CLASSES], row_weight[ROWS],
-        dy[ROWS];
+        dy[ROWS], m2[ROWS], m3[ROWS];
     double probability[ROWS * CLASSES];
     int64_t label[ROWS];
     bool one[ROWS * CLASSES];
@@ -110,6 +114,14 @@ static values make_values(const loss_kind *k)
     fill(v.row_weight, ROWS, 6, 0.5, 1.5);
     fill(v.dy, ROWS, 7, 0.5, 1.5);
     fill(v.probability, ROWS * CLASSES, 8, 0, 0.15);
+    for (int64_t i = 0; i < ROWS; i++) {
+        v.m2[i] = k->m2;
+        v.m3[i] = k->m3;
+    }
+    if (k->row_margins) {
+        fill(v.m2, ROWS, 9, -0.4, 0.4);
+        fill(v.m3, ROWS, 10, 0, 0.6);
+    }
     for (int64_t i = 0; i < ROWS; i++)
         v.label[i] = k->ignoring && i % 3 == 1 ? IGNORED : (i * 5 + 12) % CLASSES;
     for (int64_t i = 0; i < ROWS * CLASSES; i++)
@@ -125,6 +137,7 @@ typedef struct row {
     const bool *counts; /* [CLASSES] */
     const double *x;
     int64_t label;
+    double m2, m3;                                       /* of the label's margin */
     double norm, logit[CLASSES], norms[CLASSES], cosine; /* of the label */
 } row;
 
@@ -147,9 +160,9 @@ static void compute_logits(row *r, const values *v)
             r->logit[c] += r->x[i] / r->norm * v->weight[c * IN + i] / r->norms[c];
         if (k->margins && c == r->label) {
             r->cosine = r->logit[c];
-            double angle = k->m1 * acos(r->cosine) + k->m2;
+            double angle = k->m1 * acos(r->cosine) + r->m2;
             ck_assert(angle > 0 && angle < acos(-1)); /* elsewhere the rules of margins differ: test_margin_logits */
-            r->logit[c] = cos(angle) - k->m3;
+            r->logit[c] = cos(angle) - r->m3;
         }
         r->logit[c] *= k->margins ? k->scale : 1;
     }
@@ -163,7 +176,7 @@ static void add_gradients(const row *r, const values *v, const double *dz, doubl
     for (int c = 0; c < CLASSES; c++) {
         double d = dz[c] * (k->margins ? k->scale : 1), dot = 0, drow[IN];
         if (k->margins && c == r->label)
-            d *= k->m1 * sin(k->m1 * acos(r->cosine) + k->m2) / sin(acos(r->cosine));
+            d *= k->m1 * sin(k->m1 * acos(r->cosine) + r->m2) / sin(acos(r->cosine));
         to->dbias[c] += d;
         for (int i = 0; i < IN; i++) {
             dunit[i] += d * v->weight[c * IN + i] / r->norms[c];
@@ -241,7 +254,7 @@ static void refer(const problem *p, const values *v, int first, int rows, double
         flags = flags_of(labels_of(v->label + first, rows), CLASSES, 0.4, 3, 4);
     double divisor = divisor_of(p, v, first, rows), sum = 0;
     for (int i = first; i < first + rows; i++) {
-        row r = {.k = k, .counts = flags ? flags : all, .x = v->x + i * IN, .label = v->label[i]};
+        row r = {.k = k, .counts = flags ? flags : all, .x = v->x + i * IN, .label = v->label[i], .m2 = v->m2[i], .m3 = v->m3[i]};
         double dz[CLASSES];
         if (!k->binary && r.label == IGNORED)
             continue;
@@ -299,7 +312,7 @@ static shard_tensor *target_of(const problem *p, const values *v, int first, int
 
 /* The factors of the loss, of the type that it takes them in. */
 typedef struct factors {
-    shard_tensor *weight, *positive, *row_weight;
+    shard_tensor *weight, *positive, *row_weight, *m2, *m3;
 } factors;
 
 static factors factors_of(const problem *p, const values *v, int first, int rows)
@@ -308,7 +321,9 @@ static factors factors_of(const problem *p, const values *v, int first, int rows
     shard_dtype dtype = p->fused ? SHARD_FLOAT32 : p->dtype;
     return (factors){k->weighted ? tensor_of(v->class_weight, SHARD_SHAPE(CLASSES), dtype) : NULL,
                      k->positive ? tensor_of(v->positive, SHARD_SHAPE(CLASSES), dtype) : NULL,
-                     k->row_weighted ? tensor_of(v->row_weight + first, SHARD_SHAPE(rows), SHARD_FLOAT32) : NULL};
+                     k->row_weighted ? tensor_of(v->row_weight + first, SHARD_SHAPE(rows), SHARD_FLOAT32) : NULL,
+                     k->row_margins ? tensor_of(v->m2 + first, SHARD_SHAPE(rows), SHARD_FLOAT64) : NULL,
+                     k->row_margins ? tensor_of(v->m3 + first, SHARD_SHAPE(rows), SHARD_FLOAT64) : NULL};
 }
 
 static shard_tensor *dense_logits(const loss_kind *k, shard_tensor *x, shard_tensor *weight, shard_tensor *bias)
@@ -327,6 +342,9 @@ static shard_tensor *softmax_loss(const problem *p, const factors *f, shard_tens
     margin.m1 = k->m1;
     margin.m2 = k->m2;
     margin.m3 = k->m3;
+    margin.row_m2 = f->m2;
+    margin.row_m3 = f->m3;
+    margin.rule = k->row_margins ? SHARD_MARGIN_CLAMP : margin.rule;
     options.weight = f->weight;
     options.row_weight = f->row_weight;
     options.ignore_index = IGNORED;
@@ -430,8 +448,11 @@ static void check_all(const layout *at)
             for (int i = 0; i < 6; i++) {
                 const problem p = {&kinds[k], i % 2 ? SHARD_BFLOAT16 : SHARD_FLOAT32, reductions[kinds[k].binary][i / 2],
                                    way == 0};
-                if (kinds[k].ways == BOTH || kinds[k].ways == (way ? DENSE : FUSED))
+                if (kinds[k].ways != BOTH && kinds[k].ways != (way ? DENSE : FUSED))
+                    continue;
+                for (shard_head_tile = p.fused ? TILE : 0; shard_head_tile >= 0; shard_head_tile -= TILE)
                     check_problem(&p, at);
+                shard_head_tile = 0;
             }
 }
 

@@ -17,6 +17,14 @@ FILE_ORDER = {
              "exchange", "mpi", "preflight", "staged", "nccl",
              "registry", "device_transport", "comm", "group", "world", "collective"],
 }
+# Units of the other folders that call each other: one idea in several files. All else is in an order.
+CIRCLES = {
+    ("base", "error", "kept_error"),
+    ("checkpoint", "metadata", "safetensors"),
+    ("device", "head", "head_prepared", "head_sweep"),
+    ("optim", "optimizer", "zero"),
+    ("tensor", "leaf", "scope", "tensor"),
+}
 VENDORS = {  # header: the folder that may include it
     r"(oneapi/)?dnnl": "libshard/device/cpu",
     r"omp\.h": "libshard/device/cpu",
@@ -61,6 +69,41 @@ def check_file_includes(root):
                 if called_folder == folder and callee in order and not may_call_file(folder, caller, callee):
                     problems.append(f"libshard/{relative}: {caller} may not call {callee} ({header})")
     return problems
+
+
+def calls_of_files(root, folder):
+    """For each unit of a folder, a stem or a folder inside, those whose headers it includes."""
+    calls = {}
+    for path in sorted((root / "libshard" / folder).glob("**/*.[ch]")):
+        caller = pathlib.PurePath(path.relative_to(root / "libshard" / folder).parts[0]).stem
+        for kind, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
+            parts = pathlib.PurePath(header).parts
+            if kind == '"' and parts[0] == folder and len(parts) > 1:
+                calls.setdefault(caller, set()).add(pathlib.PurePath(parts[1]).stem)
+    return calls
+
+
+def reached(calls, start):
+    found, left = set(), [start]
+    while left:
+        for callee in calls.get(left.pop(), set()) - found:
+            found.add(callee)
+            left.append(callee)
+    return found
+
+
+def check_circles(root):
+    """Files of a folder do not call each other in a circle, but for those of CIRCLES."""
+    found = set()
+    for folder in ORDER:
+        calls = calls_of_files(root, folder)
+        reach = {unit: reached(calls, unit) - {unit} for unit in calls}
+        for unit in calls:
+            circle = {other for other in reach[unit] if unit in reach.get(other, set())}
+            if circle:
+                found.add((folder, *sorted(circle | {unit})))
+    return [f"libshard/{folder}: {', '.join(units)} call each other" for folder, *units in sorted(found - CIRCLES)] + \
+           [f"CIRCLES: {', '.join(units)} of libshard/{folder} do not call each other" for folder, *units in sorted(CIRCLES - found)]
 
 
 def public_folder(header):
@@ -244,7 +287,7 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = (check_includes(root) + check_file_includes(root) + check_strict_program(root) + check_options(root) + check_map(root) +
+    problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) + check_options(root) + check_map(root) +
                 check_statuses(root) + check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) +
                 check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")

@@ -10,6 +10,7 @@ import re
 import sys
 
 FOLDERS = ["include", "libshard", "projects", "docs"]
+DOCUMENTS = ["*.md", "examples/*.md", "tests/**/*.md"]  # apart from those of the folders
 GLOSSARY = "docs/glossary.md"  # it names the older words
 
 # An older word or phrase, and the term of the glossary, or plain words, that stand in its place.
@@ -61,6 +62,13 @@ OLD_WORDS = {
     r"is no (one|thing|number|name|integer)|are no (ones|numbers|names)": "is not a",
     r"nobody (else )?(uses|has|holds|sees|knows)": "no other tensor, no rank",
     r"the same everywhere": "replicated",
+    r"settle[sd]?|settling": "decide, agree",
+    r"(group|world|mesh)'s members?|(all|every|each|other|same) (its |their |the )?members?|its members'": "rank",
+    r"slices? of (a |the |its |this )?(bucket|gradient|matrix|rows?|data|chunk)s?|(its|this rank's|each rank's) slices?": "range",
+}
+# The same, of comments in one folder. Elsewhere a struct and an object of JSON have members.
+OLD_WORDS_IN = {
+    "libshard/comm/": {r"(?<![`\[.])members?(?![`\[\]])": "rank"},
 }
 # The first words of a sentence of a comment that stand in place of its subject.
 OPENINGS = {
@@ -111,15 +119,26 @@ def passages(path, text):
             yield line_of(text, found.start()), found["text"], False
 
 
+def sentences(path, passage, is_comment):
+    """Those of a comment or a document; titles, tables and code are none."""
+    if is_comment:
+        return re.split(r"(?<=[.;]) ", passage.strip("/* -"))
+    if path.suffix in C_SUFFIXES or passage.lstrip()[:1] in ("#", "|", "`", "<"):
+        return []
+    return re.split(r"(?<=[.?]) | - ", passage)
+
+
 def check_passages(name, path, text):
-    words = [(re.compile(rf"\b(?:{pattern})\b", re.I), pattern, term) for pattern, term in OLD_WORDS.items()]
+    words = [(re.compile(rf"\b(?:{pattern})\b", re.I), False, term) for pattern, term in OLD_WORDS.items()]
+    words += [(re.compile(rf"\b(?:{pattern})\b", re.I), True, term)
+              for folder, patterns in OLD_WORDS_IN.items() if name.startswith(folder) for pattern, term in patterns.items()]
     openings = [(re.compile(pattern, re.I), term) for pattern, term in OPENINGS.items()]
     for line, passage, is_comment in passages(path, text):
-        for compiled, _, term in words:
+        for compiled, of_comments, term in words:
             found = compiled.search(passage)
-            if found:
+            if found and (is_comment or not of_comments):
                 yield f'{name}:{line}: "{found.group(0)}": {term}'
-        for sentence in re.split(r"(?<=[.;]) ", passage.strip("/* -")) if is_comment else []:
+        for sentence in sentences(path, passage, is_comment):
             for compiled, term in openings:
                 found = compiled.match(sentence.strip("-* "))
                 if found:
@@ -139,6 +158,9 @@ def files(root):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in C_SUFFIXES | {".md"} and path.is_file():
                 yield path.relative_to(root).as_posix(), path
+    for pattern in DOCUMENTS:
+        for path in sorted(root.glob(pattern)):
+            yield path.relative_to(root).as_posix(), path
 
 
 def main():

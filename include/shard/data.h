@@ -31,8 +31,8 @@ typedef enum shard_last_batch {
 
 typedef struct shard_group_sampler_options {
     size_t size;
-    int64_t batch;      /* of a step, of all members together; -1: one sample each */
-    shard_group *group; /* whose members see different samples; NULL: */
+    int64_t batch;       /* of a step, of all ranks together; -1: one sample each */
+    shard_group *group;  /* whose ranks see different samples; NULL: */
     int members, member; /* as DistributedSampler's num_replicas and rank; 1 and 0 */
     bool shuffle;        /* else in order */
     uint64_t seed;

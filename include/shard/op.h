@@ -265,7 +265,7 @@ typedef struct shard_batch_norm_options {
     bool training;      /* statistics of this batch, and the running ones are updated */
     double momentum;    /* of the running statistics; 0.1 */
     double eps;         /* 1e-5 */
-    shard_group *group; /* statistics over all its members' batches (sync batch norm); NULL: own */
+    shard_group *group; /* statistics over the batches of all its ranks (sync batch norm); NULL: own */
     shard_tensor *residual; /* added before relu, like x; NULL: none */
     bool relu;          /* relu(batch_norm(x) + residual) in one pass */
 } shard_batch_norm_options;

@@ -69,7 +69,7 @@ struct shard_node {
     shard_tensor *saved[SHARD_NODE_SAVED];
     uint64_t saved_version[SHARD_NODE_SAVED];
     shard_placement placement; /* of its result */
-    shard_group *group;        /* over which the operation has made the result the same on every member, or NULL */
+    shard_group *group;        /* over which the operation has made the result the same on every rank, or NULL */
     shard_tensor *gradient;    /* with respect to its result, while backward runs */
     bool spent;                /* backward has freed what it saved */
     bool incomplete;           /* there was no memory to save a tensor: its backward is an error */

@@ -21,7 +21,7 @@ static void log_members(const shard_group *group, const char *refusal)
                       refusal[0] ? ": " : "", refusal);
 }
 
-/* One transport, by the members' offers: the group may have none afterwards, and then there is a refusal. */
+/* One transport, by the ranks' offers: the group may have none afterwards, and then there is a refusal. */
 static shard_status try_transport(shard_group *group, const shard_transport *transport, const shard_collective *call,
                                   char *refusal, size_t bytes)
 {

@@ -86,7 +86,7 @@ shard_group *shard_group_alone(int world_rank)
     return group;
 }
 
-/* ---- members ---- */
+/* ---- ranks ---- */
 
 int shard_group_common(const shard_group *a, const shard_group *b)
 {

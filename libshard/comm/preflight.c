@@ -1,5 +1,5 @@
 /*
- * Before each collective the members exchange a fingerprint of what they are about
+ * Before each collective the ranks exchange a fingerprint of what they are about
  * to do: all see the same fingerprints, so all decide equally whether the transport's
  * collective follows, or which text all fail with. The text of a failure needs more
  * room: only then there is a second exchange. A fault that this rank's device has
@@ -23,7 +23,7 @@
 #define ON_DEVICE 0x100u
 #define CHOOSES 0x200u
 
-/* In place of the rank of an error that all members find at once; its serial number is a hash of the text. */
+/* In place of the rank of an error that all ranks find at once; its serial number is a hash of the text. */
 #define ALL_RANKS (-1)
 
 _Static_assert(sizeof(shard_fingerprint) == 256 && sizeof(shard_fingerprint) <= SHARD_COMM_TEXT, "peers has room for either");
@@ -74,7 +74,7 @@ static shard_status exchange(shard_group *group, const void *mine, int64_t bytes
     return group->transport->post(group, &call, &none);
 }
 
-/* Exchanges texts; the member's own is in `mine`. NULL if that failed. */
+/* Exchanges texts; the rank's own is in `mine`. NULL if that failed. */
 static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_TEXT]
 {
     return exchange(group, mine, SHARD_COMM_TEXT) == SHARD_OK ? group->peers : NULL;
@@ -91,7 +91,7 @@ static bool have_same_error(const shard_group *group, shard_error_id id)
     return true;
 }
 
-/* All members get the error of the first that has one; each that has one keeps its status. */
+/* All ranks get the error of the first that has one; each that has one keeps its status. */
 static shard_status fail_together(shard_group *group, int first)
 {
     char mine[SHARD_COMM_TEXT] = "";
@@ -118,7 +118,7 @@ typedef struct call_text {
 
 _Static_assert(sizeof(call_text) == SHARD_COMM_TEXT, "it travels as a text");
 
-/* The first of the things that two members were to have the same and have not: of this one's. */
+/* The first of the things that two ranks were to have the same and have not: of this one's. */
 static void describe_agreed(const char *mine, const char *other, char *text, size_t bytes)
 {
     size_t start = 0, same = 0;
@@ -132,8 +132,8 @@ static void describe_agreed(const char *mine, const char *other, char *text, siz
     snprintf(text, bytes, " with %.*s", (int)strcspn(mine + start, ";"), mine[start] ? mine + start : "nothing more");
 }
 
-/* "rank 1 calls A while ranks 0 and 2 call B": those that differ from member 0,
- * or, where all but it agree, from member 1, first. */
+/* "rank 1 calls A while ranks 0 and 2 call B": those that differ from rank 0,
+ * or, where all but it agree, from rank 1, first. */
 static void describe_difference(const shard_group *group, const call_text *texts, bool *marked, char *out, size_t bytes)
 {
     int odd = 1;

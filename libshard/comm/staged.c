@@ -1,6 +1,6 @@
 /*
  * The device transport through pinned host memory and the group's host transport: several
- * ranks on one GPU, or no transport that reaches it. By pieces that all members cut
+ * ranks on one GPU, or no transport that reaches it. By pieces that all ranks cut
  * identically, so that the pinned memory is small however large the data is. A preflight
  * check precedes each piece: whether all have theirs, and since host transports need an
  * exchange between two collectives.
@@ -75,7 +75,7 @@ static shard_status copy_in(const stage *s, void *to, const void *from, int64_t 
     return s->device->ops->copy_in(s->device, to, from, (size_t)bytes);
 }
 
-/* The members' pieces from `at` on, of at most `most` each; false after the last. */
+/* The ranks' pieces from `at` on, of at most `most` each; false after the last. */
 static bool cut(const shard_group *group, const stage *s, const int64_t *counts, int64_t at, int64_t most)
 {
     for (int member = 0; member < group->size; member++)
@@ -83,7 +83,7 @@ static bool cut(const shard_group *group, const stage *s, const int64_t *counts,
     return shard_largest_count(counts, group->size) > at;
 }
 
-/* One piece's collective, in the stage's memory; OK only if no member has an error. */
+/* One piece's collective, in the stage's memory; OK only if no rank has an error. */
 static shard_status post_piece(shard_group *group, const shard_collective *piece)
 {
     shard_request *request = NULL;

@@ -72,7 +72,7 @@ static double value_at(const double *first, size_t stride, int member)
     return *(const double *)((const char *)first + (size_t)member * stride);
 }
 
-/* Sets the member that computed longest, and the median of the others. */
+/* Sets the rank that computed longest, and the median of the others. */
 static void find_slowest(const double *computed, int size, double *sorted, shard_straggler *found)
 {
     found->member = 0;

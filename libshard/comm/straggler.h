@@ -28,14 +28,14 @@ typedef struct shard_stragglers {
 shard_stragglers *shard_stragglers_create(int size);
 void shard_stragglers_destroy(shard_stragglers *s);
 
-/* The member that computed for more than half of the period, and SHARD_STRAGGLER_FACTOR times as long as the others' median. */
+/* The rank that computed for more than half of the period, and SHARD_STRAGGLER_FACTOR times as long as the others' median. */
 #define SHARD_STRAGGLER_FACTOR 4
 typedef struct shard_straggler {
     int member;
     double computed, median, period; /* seconds */
 } shard_straggler;
 
-/* Takes the members' seconds, at `computed` and each `stride` bytes, of one preflight check. True if a period has ended, which
+/* Takes the ranks' seconds, at `computed` and each `stride` bytes, of one preflight check. True if a period has ended, which
  * lasts `seconds` at least (0: for ever), with a straggler that is to be reported. */
 bool shard_stragglers_find(shard_stragglers *s, int size, const double *computed, size_t stride, double seconds,
                            shard_straggler *found);

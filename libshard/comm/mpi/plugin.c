@@ -12,14 +12,14 @@ mpi_world mpi;
 /* Seconds that ranks have to read of a failure before the job is aborted. */
 #define FAREWELL_SECONDS 2.0
 
-/* How many groups of the same members this process has made. */
+/* How many groups of the same ranks this process has made. */
 typedef struct birth {
     uint64_t members, number;
     struct birth *next;
 } birth;
 
-/* The number of a new group: all members make their groups in the same order, so each member's
- * n-th group of the same members is the same group. 0 with the error set. */
+/* The number of a new group: all ranks make their groups in the same order, so each rank's
+ * n-th group of the same ranks is the same group. 0 with the error set. */
 static uint64_t number_group(int size, const int *world_ranks)
 {
     static birth *births;
@@ -63,7 +63,7 @@ static int tag_of(const shard_group *group, int phase)
     return (int)(((const mpi_group *)group->state)->number % 10000) * 3 + phase;
 }
 
-/* MPI_Comm_create_group blocks: all members come to the first of them before it is
+/* MPI_Comm_create_group blocks: all ranks come to the first of them before it is
  * called, with a deadline. */
 static shard_status gather_members(shard_group *group)
 {

@@ -67,16 +67,16 @@ extern mpi_world mpi;
 /* A group's state. */
 typedef struct mpi_group {
     MPI_Comm comm;
-    uint64_t number;     /* the group's: the same on all members, and of no other group */
+    uint64_t number;     /* the group's: the same on all ranks, and of no other group */
     uint64_t sequence;   /* of the checked collective that this rank waited in last ... */
     uint64_t waits;      /* ... and how many times in that one */
-    shard_status broken; /* not OK: a member did not come; with the text, for good */
+    shard_status broken; /* not OK: a rank did not come; with the text, for good */
     char text[SHARD_COMM_TEXT];
     char mine[SHARD_EXCHANGE_BYTES]; /* the memory of exchange, which must outlive a wait that was given up */
     char *all;           /* [size][SHARD_EXCHANGE_BYTES] */
 } mpi_group;
 
-/* Waits until the requests are done. TIMEOUT or PEER, for good, if members do not come. */
+/* Waits until the requests are done. TIMEOUT or PEER, for good, if ranks do not come. */
 shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number);
 
 /* The error of a call that did not return MPI_SUCCESS; OK if it did. */
@@ -141,7 +141,7 @@ void mpi_watch_end(void);
             return mpi_try_;                                \
     } while (0)
 
-/* PEER if a member is known to have failed. */
+/* PEER if a rank is known to have failed. */
 shard_status mpi_probe(shard_group *group, const char *doing);
 
 /* Every collective. */

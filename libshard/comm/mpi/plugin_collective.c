@@ -110,7 +110,7 @@ static void narrow(const float *from, void *to, int64_t count, shard_dtype dtype
             bytes[i] = (uint8_t)(uint32_t)from[i]; /* wraps, as sums of integers do */
 }
 
-/* Reduces data in place, at all members or (root >= 0) at the root, chunk by chunk. */
+/* Reduces data in place, at all ranks or (root >= 0) at the root, chunk by chunk. */
 static shard_status reduce_narrow(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op, int root)
 {
     int64_t chunk = shard_min(shard_min(count, NARROW_CHUNK), mpi.most);
@@ -212,13 +212,13 @@ static shard_request *make_counted(const shard_group *group, const int64_t *coun
     return made;
 }
 
-/* Where a member's piece begins. */
+/* Where a rank's piece begins. */
 static char *piece_of(const shard_group *group, const void *all, const shard_collective *call)
 {
     return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
 }
 
-/* Above mpi.most elements in all, each member's piece is broadcast or reduced to it, one after the other. */
+/* Above mpi.most elements in all, each rank's piece is broadcast or reduced to it, one after the other. */
 static shard_status move_pieces(shard_group *group, const shard_collective *call, char *all)
 {
     size_t size = kinds[call->dtype].size;

@@ -1,5 +1,5 @@
 /*
- * News: what ranks send each other outside of collectives. MPI cannot say which members of
+ * News: what ranks send each other outside of collectives. MPI cannot say which ranks of
  * a collective are missing, so ranks ask each other: "did you come to this wait?" Each
  * remembers the waits that it came to last, and answers from its own polling, also while
  * it leaves, with what it waits for itself. A rank that does not answer does not poll: it

@@ -108,7 +108,7 @@ static nccl_offer offer_of(const void *offers, int member)
 
 /* ---- the choice from all offers ---- */
 
-/* Why the members' devices cannot reach each other: "" if they can. */
+/* Why the ranks' devices cannot reach each other: "" if they can. */
 static void find_refusal(const shard_group *group, const void *offers, char *text, size_t bytes)
 {
     text[0] = '\0';
@@ -141,7 +141,7 @@ static shard_status check_settings(const shard_group *group, const void *offers)
     return SHARD_OK;
 }
 
-/* The first member names the communicator, and all enter it. */
+/* The first rank names the communicator, and all enter it. */
 static shard_status connect(shard_group *group, shard_device *device, const void *offers, char *refusal, size_t bytes)
 {
     const shard_collective naming = {.kind = SHARD_COLLECTIVE_EXCHANGE, .count = SHARD_NCCL_ID_BYTES, .dtype = SHARD_UINT8};

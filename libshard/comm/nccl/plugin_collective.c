@@ -23,7 +23,7 @@ static bool summed_here(const shard_group *group, shard_dtype dtype, shard_reduc
     return op == SHARD_SUM && (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16) && !nccl_of(group)->reduced_precision;
 }
 
-/* All members' pieces are as long. */
+/* All ranks' pieces are as long. */
 static bool are_even(const shard_group *group, const int64_t *counts)
 {
     for (int member = 1; member < group->size; member++)
@@ -92,7 +92,7 @@ static int64_t cut(int64_t count, int64_t at, int64_t most)
     return shard_min(count > at ? count - at : 0, most);
 }
 
-/* pieces [size][own] = the other members' elements [at, at + own) of this rank's piece of all. */
+/* pieces [size][own] = the other ranks' elements [at, at + own) of this rank's piece of all. */
 static shard_status exchange_pieces(shard_group *group, const char *all, char *pieces, const int64_t *counts, int64_t at,
                                     int64_t most, shard_dtype dtype)
 {
@@ -123,7 +123,7 @@ static shard_status order_streams(cudaEvent_t event, cudaStream_t earlier, cudaS
     return SHARD_CUDA(cudaStreamWaitEvent(later, event, 0));
 }
 
-/* mine[at, at + own) = the sum of the members' elements, once they have arrived; on the stream of sums. */
+/* mine[at, at + own) = the sum of the ranks' elements, once they have arrived; on the stream of sums. */
 static shard_status sum_arrived(shard_group *group, const char *all, char *pieces, const int64_t *counts, char *mine, int64_t at,
                                 int64_t most, shard_dtype dtype)
 {
@@ -135,7 +135,7 @@ static shard_status sum_arrived(shard_group *group, const char *all, char *piece
     return ops->sum_rows(&nccl.side, group->size, own, 0, pieces, dtype, false, mine + at * element, dtype);
 }
 
-/* By pieces of at most `most` elements of each member, into two buffers in turn: while one piece is summed the next
+/* By pieces of at most `most` elements of each rank, into two buffers in turn: while one piece is summed the next
  * is on its way. */
 static shard_status sum_in_turns(shard_group *group, const char *all, char *mine, const int64_t *counts, int64_t longest,
                                  int64_t most, char *const buffers[2], shard_dtype dtype)
@@ -171,7 +171,7 @@ static shard_status sum_pieces(shard_group *group, const void *all, void *mine, 
     return status;
 }
 
-/* Each member gathers all of them whole and sums for itself: one call instead of two. */
+/* Each rank gathers all of them whole and sums for itself: one call instead of two. */
 static shard_status sum_gathered(shard_group *group, char *data, int64_t count, shard_dtype dtype)
 {
     nccl_group *state = nccl_of(group);
@@ -192,7 +192,7 @@ static shard_status sum_gathered(shard_group *group, char *data, int64_t count, 
     return status == SHARD_OK ? order_streams(nccl.summed[0], sums, nccl.stream) : status;
 }
 
-/* Small data is gathered. Of other data each member sums a piece, and these are gathered. */
+/* Small data is gathered. Of other data each rank sums a piece, and these are gathered. */
 static shard_status sum_all(shard_group *group, char *data, int64_t count, shard_dtype dtype)
 {
     if (count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size)

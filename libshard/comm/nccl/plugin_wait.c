@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <stdio.h>
 
-/* Between two probes of what the host transport knows of the members. */
+/* Between two probes of what the host transport knows of the ranks. */
 #define PROBE_SECONDS 0.02
 
 ncclComm_t nccl_take_communicator(nccl_group *state)

@@ -1,7 +1,7 @@
 /*
  * The shared memory of one job on one machine: a file without a name (memfd)
  * that the launcher makes and the ranks inherit, as SHARD_SHM_FD. It begins
- * with this head; behind it lie the groups' areas, each mapped by its members
+ * with this head; behind it lie the groups' areas, each mapped by its ranks
  * alone.
  *
  * A rank that has joined opens the file anew and holds a lock of that open file
@@ -46,11 +46,11 @@ typedef struct shard_segment_rank {
     char given_up_text[SHARD_SEGMENT_TEXT]; /* the error of the first that has waited for it in vain */
 } shard_segment_rank;
 
-/* A group that at least one member is in. */
+/* A group that at least one rank is in. */
 typedef struct shard_segment_group {
     int64_t offset, bytes; /* its area in the file; bytes 0: nobody's */
     uint64_t birth;        /* ascending, of the groups ever made */
-    int32_t size, left;    /* members, and how many have left again */
+    int32_t size, left;    /* ranks, and how many have left again */
     uint16_t members[SHARD_SEGMENT_RANKS]; /* world ranks, ascending */
     uint8_t joined[SHARD_SEGMENT_RANKS];
 } shard_segment_group;

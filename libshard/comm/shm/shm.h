@@ -19,7 +19,7 @@
 
 #define SHARD_LINE 64
 
-/* One member's place in the barrier. */
+/* One rank's place in the barrier. */
 typedef struct shm_place {
     _Alignas(SHARD_LINE) _Atomic uint32_t round; /* the last round it has come to */
 } shm_place;
@@ -29,7 +29,7 @@ enum { SHM_WHOLE = 0, SHM_BROKEN = 1, SHM_BREAKING = 2 };
 
 /* The head of an area. */
 typedef struct shm_area {
-    _Alignas(SHARD_LINE) _Atomic uint32_t come; /* members that have come to this round */
+    _Alignas(SHARD_LINE) _Atomic uint32_t come;  /* ranks that have come to this round */
     _Alignas(SHARD_LINE) _Atomic uint32_t round; /* rounds that are complete; a futex */
     _Atomic uint32_t sleepers;
     _Alignas(SHARD_LINE) _Atomic uint32_t broken; /* one of these */
@@ -82,7 +82,7 @@ shard_status shm_barrier(shard_group *group);
 /* The failure of a group in which a rank has waited in vain; such a group is not used again. */
 shard_status shm_check_whole(const shard_group *group);
 
-/* PEER if a member is known to be gone, other than by leaving in peace. */
+/* PEER if a rank is known to be gone, other than by leaving in peace. */
 shard_status shm_probe(shard_group *group, const char *doing);
 
 /* Whether the rank's process lives, which has joined. */
@@ -105,7 +105,7 @@ shard_status shm_wait_for_end(shard_group *group);
 void shm_set_patience(shm_world *world);
 
 /* Joins the group of these world ranks, this process's being members[rank]: maps its
- * area. Each member's n-th group of the same members is the same group. */
+ * area. Each rank's n-th group of the same ranks is the same group. */
 shard_status shm_join(shm_group *state, const int *members, int size, int rank);
 void shm_leave(shm_group *state);
 

@@ -1,8 +1,8 @@
 /*
- * Which area of the segment belongs to which group. The members of a new group
+ * Which area of the segment belongs to which group. The ranks of a new group
  * have no way to talk yet, so each looks in the segment's list for a group of
- * just these members that it has not joined, the oldest first, and makes one
- * if there is none: as all members make their groups in the same order, they
+ * just these ranks that it has not joined, the oldest first, and makes one
+ * if there is none: as all ranks make their groups in the same order, they
  * join the same one. The last to leave gives the area back. A group that one has
  * left before all have joined is not joined any more: its making has failed.
  */

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/* All-reduces up to this size are computed by each member, which saves a barrier. */
+/* All-reduces up to this size are computed by each rank, which saves a barrier. */
 #define ALONE_BYTES (16 << 10)
 
 /* The memory that the rank fills in the step. */
@@ -41,7 +41,7 @@ static shard_status exchange(shard_group *group, const shard_collective *call)
     return SHARD_OK;
 }
 
-/* parts = the members' chunks of the step, from byte `start` of each on. */
+/* parts = the ranks' chunks of the step, from byte `start` of each on. */
 static const void **find_parts(const shard_group *group, int64_t step, int64_t start)
 {
     for (int member = 0; member < group->size; member++)
@@ -57,7 +57,7 @@ static shard_status reduce_alone(shard_group *group, const shard_collective *cal
     return SHARD_OK;
 }
 
-/* A chunk of the data, and this member's slice of it, which it reduces for all. */
+/* A chunk of the data, and the range of it that this rank reduces for all. */
 typedef struct slice {
     char *data;
     int64_t bytes, low, high;
@@ -172,7 +172,7 @@ static shard_status reduce_scatter(shard_group *group, const shard_collective *c
     return SHARD_OK;
 }
 
-/* The root's chunks are as large as all members' together. */
+/* The root's chunks are as large as all ranks' together. */
 static shard_status broadcast(shard_group *group, const shard_collective *call)
 {
     const shm_group *state = group->state;

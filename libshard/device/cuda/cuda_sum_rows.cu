@@ -1,7 +1,7 @@
 /*
  * Column sums.
  *
- * A block takes `width` packs side by side (its columns) and a slice of the rows, of
+ * A block takes `width` packs side by side (its columns) and a slice, a range of the rows, of
  * which its BLOCK / width groups of threads take rows in turn; then the groups' sums are added, as a tree. Where
  * there are several slices, their sums are summed in the same way by a second launch.
  *

@@ -140,7 +140,8 @@ static bool move_centers(int64_t columns, const float *max, float *highest, floa
     return moved;
 }
 
-/* Of a capped tile: the exponentials times the derivatives of its logits. */
+/* Adds exp(z - center) of the logits z [count, columns] to the columns' sums and replaces the logits by it; if `capped`, by it
+ * times the logits' derivatives. Returns whether a center has moved. */
 static inline __attribute__((always_inline)) bool exponentials_of(int64_t count, int64_t pitch, int64_t columns, float *z,
                                                                   float *highest, float *center, float *factor, double *sum,
                                                                   bool capped, float scale, float inverse_cap)
@@ -263,7 +264,7 @@ static void scaled_pairs(int64_t count, int64_t pitch, const uint32_t *pairs, fl
     }
 }
 
-/* As shard_float_to_bfloat16, in the high half. */
+/* The bits of x rounded by shard_float_to_bfloat16, in the high half of the word. */
 static inline uint32_t round_bits(float x)
 {
     uint32_t bits = shard_float_bits(x), rounded = bits + 0x7fffu + (bits >> 16 & 1u);
@@ -303,7 +304,8 @@ static inline float of_bfloat16(uint16_t bits)
     return value;
 }
 
-/* One row of x: a tile of products would have one column that counts. The rows are read as fast as memory gives them. */
+/* Adds the products of the rows [count, in] and one row of features x. A tile of products would compute more columns than this
+ * one; here the time is that of reading the rows from memory. */
 static void add_products(shard_dtype dtype, int64_t count, int64_t in, const void *rows, int64_t pitch, const void *x, float *z,
                          int64_t z_pitch)
 {
@@ -334,7 +336,8 @@ static void add_logits(int64_t count, int64_t pitch, const float *z, const float
     }
 }
 
-/* Of a row of z. Separate loops: gcc 12 vectorises them, and not their union. */
+/* Adds the losses of one class to the columns' sums (NULL: not wanted) and replaces its logits z by the derivatives. gcc 12
+ * vectorises these loops, and not one loop of them all. */
 static inline void binary_row(int64_t columns, float *z, float weight, const float *scale, float *sum)
 {
     float exponential[COLUMNS];
@@ -377,7 +380,7 @@ static void binary(int64_t count, int64_t pitch, float *z, const float *class_we
                   sum ? sum + j : NULL);
 }
 
-/* Of a NaN as count_before of cross_entropy.c. */
+/* Adds to `ahead` the logits that come before the labels'. A NaN counts as the largest, as in count_before of cross_entropy.c. */
 static void count_ahead_of(int64_t count, int64_t pitch, int64_t columns, const float *z, const float *logit,
                            const int32_t *place, int64_t *ahead)
 {
