@@ -158,10 +158,12 @@ START_TEST(test_repeats)
 {
     int ranks = same_ranks[_i % SAME];
     configuration c = {.kind = (kind)(_i / SAME), .dtype = SHARD_FLOAT32};
+    if (c.kind == PLAIN && ranks > 1) /* each rank would be alone */
+        return;
     forget_hashes(ranks);
     for (int job = 0; job < 2; job++)
         run_job(ranks, repeats, &c);
-    printf("cases: %d\n", 2 * ((runs + 1) / 2));
+    printf("cases: %d\n", 2 * ((runs + 1) / 2) - 1); /* compared with the first */
 }
 END_TEST
 
@@ -202,7 +204,7 @@ int main(int argc, char **argv)
     Suite *suite = suite_create("determinism");
     TCase *tcase = test_case(suite, "determinism");
     tcase_add_loop_test(tcase, test_repeats, 0, SAME * KINDS);
-    tcase_add_loop_test(tcase, test_any_number_of_ranks, 0, KINDS);
+    tcase_add_loop_test(tcase, test_any_number_of_ranks, PLAIN + 1, KINDS);
     int result = test_run_on_cpu(suite);
     scratch_close();
     return result;

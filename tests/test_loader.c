@@ -5,6 +5,7 @@
 #include "loader.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -536,19 +537,28 @@ static int count_workers(int *wrong)
     return workers;
 }
 
+static void *end_at_once(void *unused)
+{
+    return unused;
+}
+
 /* A worker hears of its own faults, and of nothing else: a SIGTERM goes to the main thread. While a thread
  * starts, it blocks all. */
 START_TEST(test_signals_of_workers)
 {
     loader_options options = usual();
     options.workers = 3;
+    pthread_t first; /* a sanitizer starts its own with it */
+    ck_assert_int_eq(pthread_create(&first, NULL, end_at_once, NULL), 0);
+    pthread_join(first, NULL);
+    int others_wrong, others = count_workers(&others_wrong);
     loader *loading = loader_open(&options);
     int workers, wrong;
-    for (int tries = 0; tries < 1000 && (count_workers(&wrong) != 3 || wrong > 0); tries++)
+    for (int tries = 0; tries < 1000 && (count_workers(&wrong) != 3 + others || wrong > others_wrong); tries++)
         usleep(2000);
     workers = count_workers(&wrong);
-    ck_assert_int_eq(workers, 3);
-    ck_assert_msg(wrong == 0, "%d workers block what is their own fault", wrong);
+    ck_assert_int_eq(workers - others, 3);
+    ck_assert_msg(wrong == others_wrong, "%d workers block what is their own fault", wrong - others_wrong);
     loader_close(loading);
 }
 END_TEST

@@ -300,7 +300,7 @@ static void agrees_over_steps(shard_group *world, void *context)
     ck_assert_int_gt(done, steps / 2);
     check_ok(shard_check_replicas(state));
     if (rank == 0)
-        printf("cases: %d\n", steps);
+        printf("cases: %d steps with an infinity, of %d\n", planted, steps);
     shard_tensors_destroy(state);
     drop_scaled(&s);
 }

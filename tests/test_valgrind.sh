@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_valgrind.sh PROBE RANK_PROGRAM TRAINING: valgrind finds no error of memory, and no leak, in ranks under MPICH: in all
 # collectives, and in a training with its checkpoint. Exit code 77, which is "skipped", without valgrind or MPICH.
-rank_program=$2 training=$3
+rank_program=$2 training=$(realpath "$3") # which runs in another folder
 . "$(dirname "$0")/support/mpirun.sh"
 find_mpirun mpich "$1"
 command -v valgrind >/dev/null || skip "no valgrind (tools/setup full)"
