@@ -38,11 +38,11 @@ def tool(name, *arguments):
     return subprocess.run([sys.executable, PROJECT / name, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
 
 
-def train(folder, *options, data="data", ranks=1, expect=None):
-    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
+def train(folder, *options, data="data", ranks=1, expect=None, without=()):
+    """The lines of --metrics; with `expect` nothing but whether the run fails with that text. without: options of RUN."""
     metrics = folder / "metrics.json"
     metrics.unlink(missing_ok=True)
-    done = run(*RUN, "--metrics", metrics, *options, folder / data, ranks=ranks)
+    done = run(*(option for option in RUN if option not in without), "--metrics", metrics, *options, folder / data, ranks=ranks)
     output = done.stdout + done.stderr
     if expect:
         check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
@@ -62,17 +62,18 @@ def compare(what, found, expected, tolerance=TOLERANCE):
 
 # ---- data ----
 
-def picture(identity, number):
+def picture(identity, number, mirrored=False):
     """A PNG of coarse squares that are the identity's, with noise and a shift that are the image's."""
     of_identity, of_image = random.Random(identity), random.Random(1000 * identity + number)
     squares = [[[of_identity.randrange(40, 216) for _ in range(3)] for _ in range(4)] for _ in range(4)]
     shift = of_image.randrange(3)
     rows = b""
     for y in range(SIDE):
-        rows += b"\0"
+        pixels = []
         for x in range(SIDE):
             square = squares[min(y + shift, SIDE - 1) // 4][x // 4]
-            rows += bytes(max(0, min(255, level + of_image.randrange(-30, 31))) for level in square)
+            pixels.append(bytes(max(0, min(255, level + of_image.randrange(-30, 31))) for level in square))
+        rows += b"\0" + b"".join(reversed(pixels) if mirrored else pixels)
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -80,11 +81,11 @@ def picture(identity, number):
             chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
-def write_folder(folder, identities, count=OF_EACH):
+def write_folder(folder, identities, count=OF_EACH, mirrored=False):
     for identity in identities:
         (folder / f"{identity:04d}").mkdir(parents=True)
         for number in range(count):
-            (folder / f"{identity:04d}/{number}.png").write_bytes(picture(identity, number))
+            (folder / f"{identity:04d}/{number}.png").write_bytes(picture(identity, number, mirrored))
 
 
 def write_records(folder):
@@ -142,6 +143,10 @@ def check_ranks(folder, one):
         lines = train(folder, *options, ranks=ranks)
         compare(f"{ranks} ranks {options}", losses(lines)[:FIRST], losses(one)[:FIRST])
         compare(f"accuracy of {ranks} ranks {options}", [lines[-1]["val_accuracy"]], [result["val_accuracy"]], 0.15)
+    # Clipping hides the scale of a gradient.
+    plain = ["--clip-grad", 0, "--lr", 0.005, "--steps", FIRST, "--val-interval", 0]
+    one = losses(train(folder, *plain))
+    compare("two ranks without clipping", losses(train(folder, *plain, ranks=2)), one)
 
 
 def check_records(folder, one):
@@ -185,6 +190,16 @@ def check_norms(folder):
             check(longer[0] - one[0] > 0.1, f"without a margin, norms count: {longer}, {one}")
         else:
             compare(f"{options} with longer rows", longer, one, 1e-5)
+
+
+def check_mirrored(folder):
+    """Features are those of an image and of its mirror image: of mirrored images they are the same. With --no-flip they are not."""
+    write_folder(folder / "mirrored/val", range(100, 100 + OTHERS), mirrored=True)
+    evaluate = ["-e", "--pretrained", folder / "norms/model.safetensors"]
+    for without in (("--no-flip",), ()):
+        images, mirrored = ([line[f"val_{name}"] for name in ("accuracy", "deviation", "tar_far_1e3", "rank1", "rank5")] for line in
+                            (train(folder, *evaluate, data=data, without=without)[0] for data in ("data", "mirrored")))
+        check((images == mirrored) == bool(without), f"without {without}: {images} and, mirrored, {mirrored}")
 
 
 def check_resume(folder, one):
@@ -287,6 +302,7 @@ def main():
         check_records(folder, one)
         check_losses(folder)
         check_norms(folder)
+        check_mirrored(folder)
         check_resume(folder, one)
         check_hold_out(folder)
         check_import(folder)

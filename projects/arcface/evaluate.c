@@ -174,10 +174,12 @@ static shard_status evaluate_set(trainer *run, const validation_set *set, double
     float *features = features_of(run, set->name, images, interrupted);
     if (!features)
         return shard_last_status();
-    shard_status status = set->folder ? measure_folder(set->folder, features, run->options, &result)
-                                      : measure_pairs(set->pairs, features, run->options->embedding_size, &result);
+    if (set->folder)
+        measure_folder(set->folder, features, run->options, &result);
+    else
+        measure_pairs(set->pairs, features, run->options->embedding_size, &result);
     free(features);
-    status = shard_agree(shard_world());
+    shard_status status = shard_agree(shard_world());
     result.seconds = progress_clock() - begun;
     *accuracy = result.pairs.accuracy;
     return status == SHARD_OK ? report(run, set, &result) : status;

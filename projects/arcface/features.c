@@ -115,17 +115,15 @@ float *features_of(trainer *run, const char *title, image_source images, bool *i
     int64_t size = run->options->embedding_size;
     shard_range range = shard_split_range(images.images, shard_group_size(shard_world()), shard_group_rank(shard_world()));
     float *local = malloc((size_t)(range.size * size + 1) * sizeof *local), *all = NULL;
-    shard_status status = SHARD_OK;
     if (!local)
-        status = shard_error(SHARD_ERROR_MEMORY, "no memory for the features of %" PRId64 " images", range.size);
-    if (status == SHARD_OK) {
+        shard_error(SHARD_ERROR_MEMORY, "no memory for the features of %" PRId64 " images", range.size);
+    else
         SHARD_NO_GRAD
         {
-            status = compute_range(run, title, images, range, local);
+            compute_range(run, title, images, range, local);
         }
-    }
     double signals = interrupt_signal() != 0;
-    status = shard_agree(shard_world()); /* one rank alone may have a damaged image */
+    shard_status status = shard_agree(shard_world()); /* one rank alone may have a damaged image */
     if (status == SHARD_OK)
         status = training_sum(&signals, 1);
     *interrupted = signals > 0;

@@ -34,7 +34,7 @@ static shard_status make_optimizers(trainer *run)
             shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib, .buffers = state,
                                        .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
     if (status == SHARD_OK)
-        status = training_loss_open(&run->optimizers, state);
+        training_loss_open(&run->optimizers, state);
     shard_tensors_destroy(parameters);
     shard_tensors_destroy(state);
     return shard_last_status();
