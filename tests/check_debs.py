@@ -3,10 +3,11 @@ another number of ranks, and errors."""
 import json
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import tempfile
+
+from support.checkpoints import change_checkpoint
 
 SHARDRUN, DEBS, PREPARE = sys.argv[1:]
 LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
@@ -130,6 +131,10 @@ def check_resume(folder, one):
     for option, text in ((["--hidden", 8], "its hidden is 12, not 8; start with the run's own --hidden"),
                          (["--optimizer", "sgd"], "its optimizer is adam, not sgd; start with the run's own --optimizer")):
         train(folder, *option, "--resume", newest, expect=text)
+    sgd = ["--optimizer", "sgd", "--output", folder / "sgd"]
+    train(folder, *sgd, "--steps", 1)
+    train(folder, *sgd, "--momentum", 0, "--resume", folder / "sgd/checkpoint.safetensors",
+          expect="its momentum is yes, not no; start with the run's own --momentum")
     train(folder, "--resume", out / "model.safetensors", expect="its metadata has no epoch; is it a checkpoint.safetensors")
     train(folder, "--output", out, expect="has checkpoints of a run with --keep: give it, or take another folder")
     newest.write_bytes(newest.read_bytes()[:-40]) # damaged: the one before is taken
@@ -165,24 +170,12 @@ def check_parallel_options(folder, one):
           f"skipped: {first}, {second}")
 
 
-def set_position(path, position):
-    """Writes another position into a checkpoint, which then has no checksums."""
-    data = path.read_bytes()
-    (size,) = struct.unpack_from("<Q", data)
-    header = json.loads(data[8:8 + size])
-    for key in ("crc64.header", "crc64.tensors"):
-        del header["__metadata__"][key]
-    header["__metadata__"] |= position
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
-
-
 def check_interrupted(folder):
     """A run of --steps that was interrupted in its last step, the last one of an epoch: the one that goes on validates."""
     out = ["--output", folder / "last", "--steps", 9, "--val-interval", 1]
     lines = train(folder, *out)
     check(len(lines) == 10 and lines[-1].get("validation"), f"9 steps: {lines}")
-    set_position(folder / "last/checkpoint.safetensors", {"epoch": "0", "epoch_step": "9", "best_p1": "-1"})
+    change_checkpoint(folder / "last/checkpoint.safetensors", {"epoch": "0", "epoch_step": "9", "best_p1": "-1"})
     rest = train(folder, *out, "--resume", "auto")
     check([line.get("validation") for line in rest] == [True] and rest[0]["p1"] == lines[-1]["p1"], f"goes on with {rest}")
     rest = train(folder, *out, "--resume", "auto")

@@ -8,9 +8,10 @@ import sys
 
 LIMIT = 60 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 OPTION = re.compile(r"  (?:-\w,| {3}) --(\S+)(?: (\S+))?(?:$| {2,})")
-SAMPLES = re.compile(r"\b(images|points|blocks)\b")
-# Options of a program that is no trainer, where the trainers' ones of the same name mean something else. Those of the section "Model" are each program's own.
-OWN = {("zero", "steps"), ("zero", "memory-report"), ("zero", "layers"), ("zero", "width")}
+SAMPLES = re.compile(r"\b(images|points|blocks|pairs)\b")
+# Options of one program where those of the same name in others mean something else: zero is no trainer, and mingpt draws from the top-k.
+# Those of the section "Model" are each program's own.
+OWN = {("zero", "steps"), ("zero", "memory-report"), ("zero", "layers"), ("zero", "width"), ("spell", "top-k")}
 IMAGENET = """accumulate arch batch-size bucket-mib check-replicas clip-grad crop-scale cuda-graph device dtype enable-amp-mode
 enable-model-parallel enable-zero-optim epochs evaluate head head-dtype head-lr head-optimizer head-rounding head-stash help image-size keep
 label-smoothing lr lr-schedule lr-step-size margin margin-scale memory-report metrics model-parallel-dim model-parallel-size momentum
@@ -19,7 +20,7 @@ save-async save-every seed shift skip-bad-images stem steps sync-bn synthetic te
 workers""".split()
 # Names that other programs have for an option, the word that shows that they are read, and the name in the error.
 ALSO = {"imagenet": [("learning-rate", "lr"), ("weight-decay", "wd")], "debs": [("learning-rate", "lr"), ("weight-decay", "wd")],
-        "mingpt": [("learning-rate", "lr"), ("weight-decay", "wd")]}
+        "mingpt": [("learning-rate", "lr"), ("weight-decay", "wd")], "spell": [("learning-rate", "lr"), ("weight-decay", "wd")]}
 FAILED = []
 
 
@@ -78,6 +79,10 @@ def main():
         for also, option in ALSO.get(pathlib.Path(program).name, []):
             done = run(program, f"--{also}", "x")
             check(done.returncode == 1 and f'--{option}: "x" is not a number' in done.stderr, f"--{also}: {done}")
+        for option, (argument, _) in helps[pathlib.Path(program).name][1].items():
+            if argument in ("TEXT", "FILE", "DIR"): # only a text may begin as an option does
+                done = run(program, f"--{option}", "-5 C", "--help")
+                check(done.returncode == (argument != "TEXT"), f"--{option} {argument}: {done}")
     print("\n".join(FAILED) or f"{len(shared)} options are shared by {len(helps)} programs")
     return 1 if FAILED else 0
 

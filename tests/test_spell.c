@@ -47,6 +47,19 @@ START_TEST(test_accepts)
 }
 END_TEST
 
+/* Dictionaries with another word, with a letter in another word, and with another count. */
+START_TEST(test_hash)
+{
+    static const char *const texts[] = {"ab 1\nc 2\n", "ac 1\nc 2\n", "a 1\nbc 2\n", "ab 1\nc 3\n"};
+    words *first = open_words(texts[0]), *other = open_words(texts[_i]);
+    ck_assert((words_hash(first, false) == words_hash(other, false)) == (_i == 0 || _i == 3));
+    ck_assert((words_hash(first, true) == words_hash(other, true)) == (_i == 0));
+    ck_assert(words_hash(first, true) != words_hash(first, false));
+    words_close(first);
+    words_close(other);
+}
+END_TEST
+
 #define LETTERS "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" /* 63 */
 static const struct {
     const char *text, *error; /* after the path */
@@ -216,6 +229,7 @@ START_TEST(test_noise_of_any_bytes)
         for (size_t i = 0; i < length; i++)
             word[i] = (char)(1 + random_next(&bytes) % 255);
         word[length] = '\0';
+        memset(typed, 'x', sizeof typed); /* of the last word it has a 0 */
         noise_apply(&stream, word, typed);
         ck_assert(memchr(typed, 0, sizeof typed) != NULL);
         ck_assert_msg(length == 0 || typed[0] != '\0', "a word of %zu bytes became empty", length);
@@ -298,6 +312,7 @@ int main(void)
     Suite *suite = suite_create("spell");
     TCase *files = test_case(suite, "files"), *features = test_case(suite, "features"), *drawing = test_case(suite, "drawing");
     tcase_add_test(files, test_accepts);
+    tcase_add_loop_test(files, test_hash, 0, 4);
     tcase_add_loop_test(files, test_refuses, 0, sizeof bad / sizeof *bad);
     tcase_add_loop_test(files, test_refuses_tests, 0, 4);
     tcase_add_test(files, test_refuses_other_files);

@@ -86,10 +86,13 @@ static bool is_folder(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* Such an option takes the next word, so that one that was left without a value would take an option or the operand. */
+/* Such an option takes the next word, so that one that was left without a value would take an option or the operand. A TEXT may
+ * begin with "-" as any other character. */
 static shard_status check_text(const command_option *option, const char *text)
 {
     bool file = strncmp(option->argument, "FILE", 4) == 0;
+    if (strcmp(option->argument, "TEXT") == 0)
+        return SHARD_OK;
     if (strcmp(text, "-") == 0 && strcmp(option->argument, "FILE|-") == 0)
         return SHARD_OK;
     if (text[0] == '-')

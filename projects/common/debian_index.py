@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,25 @@ NO_INDEX = "run `apt-get update`, which loads it, or give --index FILE, the Pack
 OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
+def read_file(path):
+    """Its text; files of gzip, xz, bzip2 and lz4 are unpacked."""
+    try:
+        if path.endswith(".lz4"): # which the standard library does not read
+            return subprocess.run(["lz4", "-dc", path], capture_output=True, check=True).stdout.decode("utf-8", "replace")
+        with OPENERS.get(os.path.splitext(path)[1], open)(path, "rb") as file:
+            return file.read().decode("utf-8", "replace")
+    except (OSError, EOFError, lzma.LZMAError, subprocess.CalledProcessError) as error:
+        return sys.exit(f"prepare: {path}: {error}")
+
+
 def read_index(path):
-    if not path:
-        if not shutil.which("apt-cache"):
-            sys.exit("prepare: there is no apt-cache on this machine: give --index FILE, the Packages file of a Debian mirror")
-        return subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True).stdout.decode("utf-8", "replace")
-    if path.endswith(".lz4"): # which the standard library does not read
-        return subprocess.run(["lz4", "-dc", path], capture_output=True, check=True).stdout.decode("utf-8", "replace")
-    with OPENERS.get(os.path.splitext(path)[1], open)(path, "rb") as file:
-        return file.read().decode("utf-8", "replace")
+    """The text of an index of at least one package; None: apt's."""
+    if not path and not shutil.which("apt-cache"):
+        sys.exit("prepare: there is no apt-cache on this machine: give --index FILE, the Packages file of a Debian mirror")
+    text = read_file(path) if path else subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True).stdout.decode("utf-8", "replace")
+    if not re.search("^Package:", text, re.MULTILINE):
+        sys.exit(f"prepare: {path or 'the index of apt'} has no packages: {NO_INDEX}")
+    return text
 
 
 def read_packages(text):

@@ -38,6 +38,14 @@ void interrupt_watch(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
+void interrupt_unwatch(void)
+{
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    if (first_signal)
+        raise(first_signal);
+}
+
 int interrupt_signal(void)
 {
     return first_signal;

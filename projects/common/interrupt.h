@@ -5,6 +5,10 @@
 /* Handles SIGINT and SIGTERM. */
 void interrupt_watch(void);
 
+/* Each signal ends the program at once again, also one that was received since interrupt_watch: for a run that has nothing to
+ * save, or that waits for input. */
+void interrupt_unwatch(void);
+
 /* The signal that was received, 0 if none. */
 int interrupt_signal(void);
 

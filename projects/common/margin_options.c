@@ -6,19 +6,25 @@
 #include <string.h>
 
 #define AT(field) .offset = offsetof(margin_options, field)
+#define SAMPLE_RATE(offset_of)                                                                                                   \
+    {                                                                                                                            \
+        COMMAND_NUMBER, "sample-rate",                                                                                           \
+            "Partial FC: a step's softmax is over the labels of its batch and about this part of the other classes; validation " \
+            "is over all",                                                                                                       \
+            "R", .offset = (offset_of), .least = 1e-9, .most = 1                                                                 \
+    }
 
 const command_option margin_rows[] = {
     {COMMAND_TEXT, "margin",
      "logits are cosines times --margin-scale, and in training the label's has a margin: cosine (of 0), arcface:M, cosface:M, "
-     "sphereface:M or combined:M1,M2,M3; validation has none. There is no bias",
+     "sphereface:M or combined:M1,M2,M3; validation has none. There is no bias, as with a --sample-rate below 1",
      "KIND", AT(text)},
     {COMMAND_NUMBER, "margin-scale", "of --margin's cosines", "X", AT(scale), .least = 1e-3, .most = 1e6},
-    {COMMAND_NUMBER, "sample-rate",
-     "Partial FC: a step's softmax is over the labels of its batch and about this part of the other classes; validation is over "
-     "all. Below 1 there is no bias",
-     "R", AT(sample_rate), .least = 1e-9, .most = 1},
+    SAMPLE_RATE(offsetof(margin_options, sample_rate)),
     {0},
 };
+
+const command_option sample_rate_rows[] = {SAMPLE_RATE(0), {0}};
 
 #define MARGIN_NUMBERS 3
 

@@ -20,10 +20,13 @@ typedef struct margin_options {
         .text = "none", .scale = 64, .sample_rate = 1                                                                            \
     }
 
-extern const command_option margin_rows[];
+extern const command_option margin_rows[], sample_rate_rows[];
 
 /* --margin, --margin-scale, --sample-rate */
 #define MARGIN_ROWS(type, field) TRAINING_TABLE(type, field, margin_rows, "")
+
+/* --sample-rate alone; field: a double */
+#define SAMPLE_RATE_ROW(type, field) TRAINING_TABLE(type, field, sample_rate_rows, "")
 
 /* Reads `text` into the numbers (ARGUMENT). */
 shard_status margin_options_read(margin_options *parsed);

@@ -39,8 +39,8 @@ void training_checkpoint_set_missing(training_checkpoint *of, const char *missin
         of->settings[of->count - 1].missing = missing;
 }
 
-/* Files of older trainers do not say the head's: their tensors tell. */
-static void set_of_head(training_checkpoint *of, const char *name, const char *option, const char *value)
+/* Files of older trainers do not say it: their tensors tell. */
+static void set_added(training_checkpoint *of, const char *name, const char *option, const char *value)
 {
     training_checkpoint_set(of, name, option, TRAINING_GOES_ON, value);
     training_checkpoint_set_missing(of, "");
@@ -50,9 +50,11 @@ shard_status training_checkpoint_set_options(training_checkpoint *of, const head
 {
     const training_options *wanted = of->options;
     training_checkpoint_set(of, "optimizer", "--optimizer", TRAINING_GOES_ON, training_optimizer_name(wanted));
-    set_of_head(of, "head_optimizer", "--head-optimizer", head_optimizer_name(head, wanted));
-    set_of_head(of, "head_dtype", "--head-dtype", shard_dtype_name(head_dtype(head, wanted)));
-    set_of_head(of, "head_rounding", "--head-rounding", head_rounding_name(head));
+    /* Before the head's, whose optimizer may be the run's: so the error names the option that was given. */
+    set_added(of, "momentum", "--momentum", training_has_momentum(wanted) ? "yes" : "no");
+    set_added(of, "head_optimizer", "--head-optimizer", head_optimizer_name(head, wanted));
+    set_added(of, "head_dtype", "--head-dtype", shard_dtype_name(head_dtype(head, wanted)));
+    set_added(of, "head_rounding", "--head-rounding", head_rounding_name(head));
     training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, wanted->batch);
     return training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, wanted->seed);
 }

@@ -91,8 +91,7 @@ void training_checkpoint_close(training_checkpoint *of);
 
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.
  * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. The state of the gradient
- * scaler
- * ("scaler.") begins anew if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another
+ * scaler ("scaler.") begins anew if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another
  * setting; FORMAT, a damaged file, with auto all of them; those of shard_load. Collective over the world. */
 shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,
                                         bool *resumed, progress *shown);

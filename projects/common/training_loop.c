@@ -83,9 +83,12 @@ static shard_status end_epoch(const training_loop *loop, bool *interrupted)
 {
     int64_t interval = loop->options->val_interval, next = loop->at->epoch + 1;
     bool best = false;
+    shard_status status = loop->end ? loop->end(loop->run) : SHARD_OK;
+    if (status != SHARD_OK)
+        return status;
     if (interval > 0 && (next % interval == 0 || next == loop->options->epochs)) {
         double result = 0;
-        shard_status status = loop->validate(loop->run, &result, interrupted);
+        status = loop->validate(loop->run, &result, interrupted);
         if (status != SHARD_OK)
             return status;
         if (*interrupted)

@@ -25,6 +25,9 @@ typedef struct training_loop {
     shard_status (*step)(void *run, bool *interrupted);
     /* Reports the last step, if `step` has not done it yet. NULL: it has. */
     shard_status (*report)(void *run);
+    /* Ends the epoch at the position before its validation, and again in the run that resumes if that was not completed. NULL:
+     * nothing is to do. */
+    shard_status (*end)(void *run);
     /* Validates; *result: the larger the better. *interrupted: it was not completed. */
     shard_status (*validate)(void *run, double *result, bool *interrupted);
 } training_loop;

@@ -193,11 +193,16 @@ const char *training_optimizer_name(const training_options *wanted)
     return command_choice_name(training_optimizer_choices, wanted->optimizer);
 }
 
+bool training_has_momentum(const training_options *wanted)
+{
+    return (wanted->optimizer == TRAINING_SGD || wanted->optimizer == TRAINING_LARS) && wanted->momentum > 0;
+}
+
 const char *head_optimizer_name(const head_options *head, const training_options *wanted)
 {
     if (head->optimizer != HEAD_SAME)
         return command_choice_name(head_optimizer_choices, head->optimizer);
-    bool momentum = wanted->optimizer == TRAINING_SGD && wanted->momentum > 0;
+    bool momentum = wanted->optimizer == TRAINING_SGD && training_has_momentum(wanted);
     return momentum ? "momentum" : training_optimizer_name(wanted);
 }
 

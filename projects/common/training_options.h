@@ -133,6 +133,9 @@ shard_status head_options_check(const head_options *head, const training_options
 /* "sgd", ...; static. */
 const char *training_optimizer_name(const training_options *wanted);
 
+/* Whether the optimizer has buffers of momentum. */
+bool training_has_momentum(const training_options *wanted);
+
 /* "sgd", "momentum", ...: of the optimizer that steps the final layer, whichever option says so; static. */
 const char *head_optimizer_name(const head_options *head, const training_options *wanted);
 

@@ -1,5 +1,8 @@
 #include "training_run.h"
 
+#include <inttypes.h>
+#include <stdlib.h>
+
 shard_status training_open_device(const training_options *wanted)
 {
     shard_set_default_device(wanted->device ? shard_device_open(wanted->device) : NULL);
@@ -40,6 +43,50 @@ shard_status training_sum(double *numbers, int64_t count)
         if (status == SHARD_OK)
             status = shard_copy_to_host(sums, numbers, (size_t)count * sizeof *numbers);
     }
+    return status;
+}
+
+int64_t *training_gather_samples(const int64_t *samples, int64_t count, shard_group *group, int64_t *all)
+{
+    int64_t *gathered = NULL;
+    *all = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *own =
+            shard_from_host(samples, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+        shard_tensor *whole = shard_gather_from_group(own, 0, group);
+        *all = whole ? shard_numel(whole) : 0;
+        gathered = whole ? calloc((size_t)*all + 1, sizeof *gathered) : NULL;
+        if (whole && !gathered)
+            shard_error(SHARD_ERROR_MEMORY, "no memory for the numbers of %" PRId64 " samples", *all);
+        if (gathered)
+            shard_copy_to_host(whole, gathered, (size_t)*all * sizeof *gathered);
+    }
+    if (shard_last_status() == SHARD_OK)
+        return gathered;
+    free(gathered);
+    return NULL;
+}
+
+shard_status training_set_values(shard_tensor *parameter, const float *values)
+{
+    if (!parameter)
+        return shard_last_status();
+    int64_t count = shard_numel(parameter);
+    shard_dtype dtype = shard_tensor_dtype(parameter);
+    size_t bytes = (size_t)count * shard_dtype_size(dtype);
+    void *cast = calloc(bytes + 1, 1);
+    if (!cast)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " initial values", count);
+    shard_status status = SHARD_OK;
+    SHARD_NO_GRAD
+    SHARD_SCOPE
+    {
+        status = shard_copy_to_host(shard_cast(shard_from_host(values, SHARD_SHAPE(count)), dtype), cast, bytes);
+    }
+    if (status == SHARD_OK)
+        status = shard_copy_from_host(parameter, cast, bytes);
+    free(cast);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* The parts of a run that trainers share: its mesh, sums over the ranks, and its first lines. */
+/* The parts of a run that trainers share: its mesh, sums and lists over the ranks, and its first lines. */
 #ifndef COMMON_TRAINING_RUN_H
 #define COMMON_TRAINING_RUN_H
 
@@ -19,6 +19,13 @@ int64_t training_count_parameters(shard_module *model, int64_t *local);
 
 /* Adds up numbers [count] of the host over the world. Collective over it. */
 shard_status training_sum(double *numbers, int64_t count);
+
+/* The numbers of samples of all ranks of the group, [*all], in the order of their gathered features; samples [count] are this
+ * rank's. The caller frees them. NULL with the error set. Collective over the group. */
+int64_t *training_gather_samples(const int64_t *samples, int64_t count, shard_group *group, int64_t *all);
+
+/* Sets the parameter to values [its elements], cast to its dtype. Not collective. */
+shard_status training_set_values(shard_tensor *parameter, const float *values);
 
 /* Prints "4 ranks (shm): 2 data parallel x 2 model parallel" and more, unless there is one rank. */
 void training_introduce_ranks(progress *shown, const shard_mesh *mesh, const char *more);

@@ -10,7 +10,7 @@
 /* Adds the points of this rank's model group; its first rank counts them. */
 static shard_status add_batch(trainer *run, int64_t count, measures *sum)
 {
-    int64_t total = 0, *points = trainer_gather_points(run, run->points, count, &total);
+    int64_t total = 0, *points = training_gather_samples(run->points, count, run->model_group, &total);
     int64_t *predicted = calloc((size_t)total * MEASURES_TOP + 1, sizeof *predicted);
     shard_module *head = shard_module_child(run->network, "fc");
     if (points && !predicted)

@@ -1,6 +1,7 @@
 #include "network.h"
 
 #include "random.h"
+#include "training_run.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,7 +12,7 @@
 static const shard_module_type network_type = {.name = "network"};
 
 /* The log-odds of label n: (ones + 0.1) of (points + 1). */
-static shard_status set_prior(shard_module *classifier, const xmc_data *train, shard_dtype dtype, shard_group *group)
+static shard_status set_prior(shard_module *classifier, const xmc_data *train, shard_group *group)
 {
     shard_range range = {0, train->labels};
     if (group)
@@ -24,18 +25,7 @@ static shard_status set_prior(shard_module *classifier, const xmc_data *train, s
             bias[train->label[i] - range.start]++;
     for (int64_t i = 0; i < range.size; i++)
         bias[i] = logf((bias[i] + 0.1f) / ((float)train->points + 0.9f - bias[i]));
-    shard_status status = SHARD_OK;
-    SHARD_NO_GRAD
-    SHARD_SCOPE
-    {
-        shard_tensor *values = shard_cast(shard_from_host(bias, SHARD_SHAPE(range.size)), dtype);
-        size_t bytes = (size_t)range.size * (dtype == SHARD_BFLOAT16 ? 2 : 4);
-        void *cast = calloc(bytes + 1, 1);
-        status = shard_copy_to_host(values, cast, bytes);
-        if (status == SHARD_OK)
-            status = shard_copy_from_host(shard_module_tensor(classifier, "bias"), cast, bytes);
-        free(cast);
-    }
+    shard_status status = training_set_values(shard_module_tensor(classifier, "bias"), bias);
     free(bias);
     return status;
 }
@@ -59,7 +49,7 @@ shard_module *network_make(const options *wanted, const xmc_data *train, shard_g
     }
     shard_module_add_child(network, "hidden", hidden);
     shard_module_add_child(network, "fc", shard_nn_parallel_classifier(wanted->hidden, train->labels, group, .dtype = dtype));
-    if (shard_last_status() == SHARD_OK && set_prior(shard_module_child(network, "fc"), train, dtype, group) == SHARD_OK)
+    if (shard_last_status() == SHARD_OK && set_prior(shard_module_child(network, "fc"), train, group) == SHARD_OK)
         return network;
     shard_module_destroy(network);
     return NULL;

@@ -19,10 +19,10 @@ typedef struct step {
 } step;
 
 /* The state of an epoch. */
-typedef struct course {
+typedef struct epoch_state {
     trainer *run;
     double loss, points; /* sums of the steps that were not skipped for their loss */
-} course;
+} epoch_state;
 
 /* The ones of the points, int64 [2, ones]: rows in ascending order, each with its labels in ascending order. */
 static shard_tensor *make_pairs(const xmc_data *data, const int64_t *points, int64_t count)
@@ -52,7 +52,7 @@ static shard_status run_backward(trainer *run, int64_t count, double *loss_sum)
     const options *wanted = run->options;
     uint64_t key = random_hash((uint64_t)wanted->training.seed, (uint64_t)run->at.step, 1);
     double groups = shard_group_size(shard_mesh_data_group(run->mesh));
-    int64_t total = 0, *points = trainer_gather_points(run, run->points, count, &total);
+    int64_t total = 0, *points = training_gather_samples(run->points, count, run->model_group, &total);
     SHARD_SCOPE
     {
         shard_tensor *x = trainer_features(run, run->train, run->points, count, key ? key : 1), *logits, *loss = NULL;
@@ -126,38 +126,38 @@ static shard_status report(trainer *run, const step *made, double epoch_loss)
 
 static shard_status begin_epoch(void *of)
 {
-    course *along = of;
-    trainer *run = along->run;
-    *along = (course){.run = run};
+    epoch_state *state = of;
+    trainer *run = state->run;
+    *state = (epoch_state){.run = run};
     return shard_group_sampler_seek(run->sampler, run->at.epoch, run->at.epoch_step);
 }
 
 static shard_status make_step(void *of, bool *interrupted)
 {
-    course *along = of;
+    epoch_state *state = of;
     step made;
-    shard_status status = step_once(along->run, &made, interrupted);
+    shard_status status = step_once(state->run, &made, interrupted);
     if (status != SHARD_OK)
         return status;
     if (isfinite(made.loss)) {
-        along->loss += made.loss * (double)made.points;
-        along->points += (double)made.points;
+        state->loss += made.loss * (double)made.points;
+        state->points += (double)made.points;
     }
-    return report(along->run, &made, along->points > 0 ? along->loss / along->points : 0);
+    return report(state->run, &made, state->points > 0 ? state->loss / state->points : 0);
 }
 
 static shard_status validate(void *of, double *result, bool *interrupted)
 {
     measures whole;
-    shard_status status = evaluate(((course *)of)->run, &whole, interrupted);
+    shard_status status = evaluate(((epoch_state *)of)->run, &whole, interrupted);
     *result = measures_precision(&whole, 0);
     return status;
 }
 
 shard_status train(trainer *run)
 {
-    course along = {.run = run};
-    return training_loop_run(&(training_loop){.run = &along,
+    epoch_state state = {.run = run};
+    return training_loop_run(&(training_loop){.run = &state,
                                               .options = &run->options->training,
                                               .at = &run->at,
                                               .checkpoint = &run->checkpoint,

@@ -54,27 +54,6 @@ static shard_status make_samplers(trainer *run)
     return shard_last_status();
 }
 
-int64_t *trainer_gather_points(trainer *run, const int64_t *points, int64_t count, int64_t *all)
-{
-    int64_t *gathered = NULL;
-    *all = 0;
-    SHARD_SCOPE
-    {
-        shard_tensor *own = shard_from_host(points, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        shard_tensor *whole = shard_gather_from_group(own, 0, run->model_group);
-        *all = whole ? shard_numel(whole) : 0;
-        gathered = whole ? calloc((size_t)*all + 1, sizeof *gathered) : NULL;
-        if (whole && !gathered)
-            shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " points", *all);
-        if (gathered)
-            shard_copy_to_host(whole, gathered, (size_t)*all * sizeof *gathered);
-    }
-    if (shard_last_status() == SHARD_OK)
-        return gathered;
-    free(gathered);
-    return NULL;
-}
-
 shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t *points, int64_t count, uint64_t dropout_key)
 {
     const options *wanted = run->options;

@@ -118,23 +118,23 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
 }
 
 /* The state of an epoch. */
-typedef struct course {
+typedef struct epoch_state {
     trainer *run;
     totals epoch;  /* of the steps that were reported */
     totals counts; /* of all steps */
     step last;     /* the step that is not reported yet */
     double since;  /* on progress_clock: the start of the next report's time */
-} course;
+} epoch_state;
 
 /* Waits for the last step's losses, if they are not reported, and writes its line. */
 static shard_status report(void *of)
 {
-    course *along = of;
-    trainer *run = along->run;
-    step made = along->last;
+    epoch_state *state = of;
+    trainer *run = state->run;
+    step made = state->last;
     if (made.parts == 0)
         return SHARD_OK;
-    along->last.parts = 0;
+    state->last.parts = 0;
     totals whole = made.counts;
     shard_status status = batch_take(run, made.parts, &whole);
     if (status == SHARD_OK)
@@ -142,51 +142,51 @@ static shard_status report(void *of)
     if (status != SHARD_OK)
         return status;
     if (isfinite(whole.loss)) /* else the step was skipped, and the epoch's means are of the others */
-        totals_add(&along->epoch, &whole);
-    status = write_step(run, &made, &whole, &along->epoch, progress_clock() - along->since);
-    along->since = progress_clock();
+        totals_add(&state->epoch, &whole);
+    status = write_step(run, &made, &whole, &state->epoch, progress_clock() - state->since);
+    state->since = progress_clock();
     return status;
 }
 
 /* On a device that queues, the step before is reported: it was computed while the host queued this one. */
-static shard_status follow(course *along, const step *made)
+static shard_status follow(epoch_state *state, const step *made)
 {
-    totals_add(&along->counts, &made->counts);
-    shard_status status = report(along);
-    along->last = *made;
-    return status == SHARD_OK && !along->run->queues ? report(along) : status;
+    totals_add(&state->counts, &made->counts);
+    shard_status status = report(state);
+    state->last = *made;
+    return status == SHARD_OK && !state->run->queues ? report(state) : status;
 }
 
 static shard_status begin_epoch(void *of)
 {
-    course *along = of;
-    trainer *run = along->run;
+    epoch_state *state = of;
+    trainer *run = state->run;
     int64_t parts = loader_steps(run->data.train), first = run->at.epoch_step * run->options->accumulate;
-    *along = (course){.run = run};
+    *state = (epoch_state){.run = run};
     return loader_start(run->data.train, run->at.epoch, first < parts ? first : parts);
 }
 
 static shard_status make_step(void *of, bool *interrupted)
 {
-    course *along = of;
-    trainer *run = along->run;
+    epoch_state *state = of;
+    trainer *run = state->run;
     int64_t allowed = run->options->skip_bad_images;
     step made;
-    if (along->last.parts == 0) /* a checkpoint's time is none of the step's */
-        along->since = progress_clock();
+    if (state->last.parts == 0) /* a checkpoint's time is none of the step's */
+        state->since = progress_clock();
     shard_status status = step_once(run, &made);
     if (status == SHARD_OK)
-        status = follow(along, &made);
+        status = follow(state, &made);
     *interrupted = made.counts.interrupted > 0;
-    if (status == SHARD_OK && along->counts.bad > (double)allowed)
-        status = report(along);
-    return status == SHARD_OK ? totals_check_bad(&along->counts, allowed) : status;
+    if (status == SHARD_OK && state->counts.bad > (double)allowed)
+        status = report(state);
+    return status == SHARD_OK ? totals_check_bad(&state->counts, allowed) : status;
 }
 
 static shard_status validate(void *of, double *result, bool *interrupted)
 {
     totals whole;
-    shard_status status = evaluate(((course *)of)->run, &whole);
+    shard_status status = evaluate(((epoch_state *)of)->run, &whole);
     *interrupted = whole.interrupted > 0;
     *result = 100 * totals_mean(whole.top1, &whole);
     return status;
@@ -194,8 +194,8 @@ static shard_status validate(void *of, double *result, bool *interrupted)
 
 shard_status train(trainer *run)
 {
-    course along = {.run = run};
-    return training_loop_run(&(training_loop){.run = &along,
+    epoch_state state = {.run = run};
+    return training_loop_run(&(training_loop){.run = &state,
                                               .options = &run->options->training,
                                               .at = &run->at,
                                               .checkpoint = &run->checkpoint,

@@ -10,10 +10,11 @@
     symspell    edit distance 2, by distance and then by the counts of words.txt (symspellpy)
 
 All get the same words, and the same typed words one at a time. A typed word that is in the dictionary is its own first
-correction, as it is for spell. Printed are the parts of the typed words whose correction is the first one, and among the first five,
-and the typed words a second, without the time to load the dictionary.
+correction, as it is for spell. Prints the rows of README.md's table: the parts of the typed words whose correction is the first one, and
+among the first five, and the typed words a second, without the time to load the dictionary.
 """
 import argparse
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -92,10 +93,11 @@ def main(argv):
     wanted = parser.parse_args(argv)
     words = read_pairs(os.path.join(wanted.folder, "words.txt"))
     test = read_pairs(os.path.join(wanted.folder, "test.txt"))[::wanted.every]
+    print(f"{len(words)} words, {len(test)} typed words\n| program | top-1 % | top-5 % | words/s |\n|---|---:|---:|---:|")
     for name, predict in baselines.items():
         if wanted.only not in (None, name):
             continue
-        if name != "symspell" and not shutil.which(name):
+        if not (importlib.util.find_spec("symspellpy") if name == "symspell" else shutil.which(name)):
             print(f"{name}: not installed")
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +106,7 @@ def main(argv):
         lower = {typed: [one.lower() for one in ones[:TOP]] for typed, ones in found.items()}
         first = sum(lower[typed][:1] == [correction] for typed, correction in test)
         among = sum(correction in lower[typed] for typed, correction in test)
-        print(f"{name:10} top-1 {100 * first / len(test):.2f}  top-5 {100 * among / len(test):.2f}  "
-              f"({len(test)} words, {len(test) / seconds:.1f} words/s)", flush=True)
+        print(f"| {name} | {100 * first / len(test):.2f} | {100 * among / len(test):.2f} | {len(test) / seconds:.1f} |", flush=True)
     return 0
 
 

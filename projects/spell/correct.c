@@ -21,12 +21,14 @@ static void make_lower(char *word)
 /* The largest logits, their classes, and the probability of the first: exp(logit - lse). */
 static shard_status find(trainer *run, const char *word, int64_t top, float *logit, int64_t *class, double *probability)
 {
+    const options *wanted = run->options;
     shard_module *head = shard_module_child(run->network, "fc");
     SHARD_NO_GRAD
     SHARD_SCOPE
     {
         shard_tensor *weight = shard_module_tensor(head, "weight"), *bias = shard_module_tensor(head, "bias"), *classes = NULL;
-        shard_tensor *x = shard_cast(trainer_features(run, &word, 1), (shard_dtype)run->options->head.dtype);
+        shard_tensor *x =
+            shard_cast(trainer_features(run, &word, 1, wanted->scale), head_dtype(&wanted->head, &wanted->training));
         shard_tensor *logits = shard_linear_top_k(x, weight, bias, top, &classes);
         if (logits && shard_copy_to_host(logits, logit, (size_t)top * sizeof *logit) == SHARD_OK &&
             shard_copy_to_host(classes, class, (size_t)top * sizeof *class) == SHARD_OK) {

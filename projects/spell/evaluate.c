@@ -2,6 +2,7 @@
 #include "trainer.h"
 
 #include "interrupt.h"
+#include "training_run.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,9 +25,9 @@ static shard_status predict(trainer *run, int64_t count, int64_t total, int64_t 
         word[i] = words_typed_at(run->test, run->samples[i]);
     SHARD_SCOPE
     {
-        shard_tensor *x = word ? trainer_features(run, word, count) : NULL, *classes = NULL;
-        shard_linear_top_k(shard_cast(x, (shard_dtype)run->options->head.dtype), shard_module_tensor(head, "weight"),
-                           shard_module_tensor(head, "bias"), top, &classes);
+        shard_tensor *x = word ? trainer_features(run, word, count, run->options->scale) : NULL, *classes = NULL;
+        shard_linear_top_k(shard_cast(x, head_dtype(&run->options->head, &run->options->training)),
+                           shard_module_tensor(head, "weight"), shard_module_tensor(head, "bias"), top, &classes);
         if (classes)
             shard_copy_to_host(classes, predicted, (size_t)(total * top) * sizeof *predicted);
     }
@@ -38,7 +39,7 @@ static shard_status predict(trainer *run, int64_t count, int64_t total, int64_t 
 static shard_status add_batch(trainer *run, int64_t count, hits *sum)
 {
     int64_t total = 0, top = run->dictionary->count < TOP ? run->dictionary->count : TOP;
-    int64_t *samples = trainer_gather_samples(run, run->samples, count, &total);
+    int64_t *samples = training_gather_samples(run->samples, count, run->model_group, &total);
     int64_t *predicted = calloc((size_t)(total * top) + 1, sizeof *predicted);
     if (samples && !predicted)
         shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " predictions", total);
@@ -86,7 +87,7 @@ shard_status evaluate(trainer *run, accuracy *whole, bool *interrupted)
             local_words += count;
             signals = interrupt_signal() != 0;
             if (status == SHARD_OK)
-                status = trainer_sum(&signals, 1);
+                status = training_sum(&signals, 1);
             snprintf(text, sizeof text, "top-1 %.2f", 100 * sum.first / sum.words); /* of the first rank's model group */
             progress_step(&run->progress, "Validation", ++done, steps, text);
         }
@@ -94,6 +95,6 @@ shard_status evaluate(trainer *run, accuracy *whole, bool *interrupted)
     shard_module_set_training(run->network, true);
     *interrupted = signals > 0;
     if (status == SHARD_OK && !*interrupted)
-        status = trainer_sum((double *)&sum, sizeof sum / sizeof(double));
+        status = training_sum((double *)&sum, sizeof sum / sizeof(double));
     return status == SHARD_OK && !*interrupted ? report(run, &sum, local_words, progress_clock() - begun, whole) : status;
 }

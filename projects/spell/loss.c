@@ -1,7 +1,10 @@
 /* The loss of a step: the softmax over all classes or a sample of them, or while rows are tied over the words of the batch. */
 #include "trainer.h"
 
+#include "training_run.h"
+
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* The classes of a step's pairs. */
@@ -45,7 +48,7 @@ static shard_status make_batch(trainer *run, int64_t count, batch *made)
 {
     int64_t size = shard_group_sampler_last_batch_size(run->sampler), first = run->at.epoch_step * run->options->training.batch;
     *made = (batch){0};
-    made->labels = trainer_gather_samples(run, run->samples, count, &made->own);
+    made->labels = training_gather_samples(run->samples, count, run->model_group, &made->own);
     made->classes = calloc((size_t)size + 1, sizeof *made->classes);
     if (made->labels && !made->classes)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the classes of %" PRId64 " pairs", size);
@@ -70,7 +73,7 @@ static shard_tensor *encode_typed(trainer *run, int64_t count)
             pairs_draw(run->pairs, run_length(run), run->at.epoch, run->samples[i], &drawn[i]);
             word[i] = drawn[i].typed;
         }
-        x = trainer_features(run, word, count);
+        x = trainer_features(run, word, count, run->options->scale);
     } else {
         shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " pairs", count);
     }
@@ -90,7 +93,7 @@ static shard_tensor *encode_words(trainer *run, const batch *made)
     }
     for (int64_t i = 0; i < range.size; i++)
         word[i] = words_at(run->dictionary, made->classes[range.start + i]);
-    shard_tensor *rows = shard_gather_from_group(network_encode(run->network, word, range.size), 0, run->model_group);
+    shard_tensor *rows = trainer_features(run, word, range.size, 1);
     free(word);
     return rows;
 }
@@ -104,8 +107,12 @@ static shard_tensor *tied_loss(trainer *run, shard_tensor *x, const batch *made)
             bsearch(&made->labels[i], made->classes, (size_t)made->distinct, sizeof *made->classes, compare_integers);
         made->labels[i] = found - made->classes;
     }
-    shard_tensor *labels = shard_from_host(made->labels, SHARD_SHAPE(made->own), .dtype = SHARD_INT64);
-    return shard_cross_entropy(shard_linear(x, rows, NULL), labels, .reduction = SHARD_REDUCTION_SUM);
+    shard_tensor *labels = shard_from_host(made->labels, SHARD_SHAPE(made->own), .dtype = SHARD_INT64), *loss = NULL;
+    SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
+    {
+        loss = shard_cross_entropy(shard_linear(x, rows, NULL), labels, .reduction = SHARD_REDUCTION_SUM);
+    }
+    return loss;
 }
 
 static shard_tensor *class_loss(trainer *run, shard_tensor *x, const batch *made)
@@ -120,9 +127,13 @@ static shard_tensor *class_loss(trainer *run, shard_tensor *x, const batch *made
         if (!sample)
             return NULL;
     }
-    shard_tensor *logits = shard_forward(head, shard_cast(x, (shard_dtype)wanted->head.dtype));
-    shard_tensor *loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample,
-                                             .stash_share = wanted->head.stash);
+    shard_tensor *logits = NULL, *loss = NULL;
+    SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
+    {
+        logits = shard_forward(head, shard_cast(x, head_dtype(&wanted->head, &wanted->training)));
+        loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample,
+                                   .stash_share = wanted->head.stash);
+    }
     shard_release(logits);
     return loss;
 }
@@ -139,8 +150,10 @@ shard_status loss_backward(trainer *run, int64_t count, double *loss_sum)
             loss = trainer_is_tied(run) ? tied_loss(run, x, &made) : class_loss(run, x, &made);
         if (loss)
             *loss_sum = shard_item(loss);
+        run->optimizers.lost = !isfinite(*loss_sum);
         /* Each model group has the sum over its pairs, and data parallel averages over the groups. */
-        shard_backward(shard_scale(loss, groups / (double)shard_group_sampler_last_batch_size(run->sampler)));
+        loss = shard_scale(loss, groups / (double)shard_group_sampler_last_batch_size(run->sampler));
+        shard_backward(shard_grad_scaler_scale(run->optimizers.scaler, loss));
     }
     free_batch(&made);
     return shard_last_status();

@@ -1,6 +1,7 @@
 #include "network.h"
 
 #include "ngrams.h"
+#include "training_run.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -24,16 +25,11 @@ static shard_range local_classes(shard_tensor *weight)
     return (shard_range){placement.kind == SHARD_SPLIT ? placement.start : 0, rows};
 }
 
-static size_t bytes_of(shard_dtype dtype)
-{
-    return dtype == SHARD_BFLOAT16 ? 2 : 4;
-}
-
 /* Writes the values, cast to dtype, to host memory. */
 static shard_status take_values(shard_tensor *values, shard_dtype dtype, void *to)
 {
     shard_tensor *cast = shard_cast(values, dtype);
-    return cast ? shard_copy_to_host(cast, to, (size_t)shard_numel(cast) * bytes_of(dtype)) : shard_last_status();
+    return cast ? shard_copy_to_host(cast, to, (size_t)shard_numel(cast) * shard_dtype_size(dtype)) : shard_last_status();
 }
 
 static shard_status set_bias(shard_module *classifier, const pairs *of)
@@ -42,21 +38,13 @@ static shard_status set_bias(shard_module *classifier, const pairs *of)
     if (!bias)
         return shard_last_status();
     shard_range range = local_classes(bias);
-    shard_dtype dtype = shard_tensor_dtype(bias);
     float *value = calloc((size_t)range.size + 1, sizeof *value);
     double even = 1 / (double)of->dictionary->count;
     if (!value)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " classes", range.size);
     for (int64_t i = 0; i < range.size; i++) /* relative to an even chance, and finite for a word that is never drawn */
         value[i] = (float)log(fmax(pairs_chance(of, range.start + i) / even, 1e-3));
-    shard_status status = SHARD_OK;
-    SHARD_NO_GRAD
-    SHARD_SCOPE
-    {
-        status = take_values(shard_from_host(value, SHARD_SHAPE(range.size)), dtype, value); /* no wider than float32 */
-        if (status == SHARD_OK)
-            status = shard_copy_from_host(bias, value, (size_t)range.size * bytes_of(dtype));
-    }
+    shard_status status = training_set_values(bias, value);
     free(value);
     return status;
 }
@@ -98,7 +86,7 @@ static void add_convolution(shard_module *network, int64_t channels, int64_t dim
 
 shard_module *network_make(const options *wanted, const pairs *of, shard_group *group)
 {
-    shard_dtype dtype = (shard_dtype)wanted->head.dtype;
+    shard_dtype dtype = head_dtype(&wanted->head, &wanted->training);
     shard_module *network = shard_module_create(&network_type, NULL);
     shard_module_add_child(network, "table", make_table(wanted->features, wanted->dim));
     if (wanted->channels > 0)
@@ -180,6 +168,14 @@ shard_tensor *network_encode(shard_module *network, const char *const *word, int
     return shard_normalize(x, 1, 1e-12);
 }
 
+/* The blocks of rows that each rank of the classifier encodes: the same number on all, as ZeRO 3 gathers the encoder for each. */
+static int count_blocks(shard_tensor *weight, int64_t classes)
+{
+    shard_placement placement = shard_tensor_placement(weight);
+    int64_t ranks = placement.kind == SHARD_SPLIT ? shard_group_size(placement.group) : 1, most = (classes + ranks - 1) / ranks;
+    return (int)((most + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE);
+}
+
 shard_status network_set_rows(shard_module *network, const words *dictionary)
 {
     const char *word[ROWS_AT_ONCE];
@@ -188,18 +184,19 @@ shard_status network_set_rows(shard_module *network, const words *dictionary)
         return shard_last_status();
     shard_range range = local_classes(weight);
     shard_dtype dtype = shard_tensor_dtype(weight);
-    size_t row_bytes = (size_t)shard_tensor_size(weight, 1) * bytes_of(dtype);
+    size_t row_bytes = (size_t)shard_tensor_size(weight, 1) * shard_dtype_size(dtype);
     char *rows = calloc((size_t)range.size + 1, row_bytes);
     shard_status status =
         rows ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "no memory for the rows of %" PRId64 " classes", range.size);
-    for (int64_t done = 0; done < range.size && status == SHARD_OK; done += ROWS_AT_ONCE) {
-        int64_t count = range.size - done < ROWS_AT_ONCE ? range.size - done : ROWS_AT_ONCE;
-        for (int64_t i = 0; i < count; i++)
-            word[i] = words_at(dictionary, range.start + done + i);
+    int blocks = count_blocks(weight, dictionary->count);
+    for (int block = 0; block < blocks && status == SHARD_OK; block++) {
+        shard_range part = shard_split_range(range.size, blocks, block);
+        for (int64_t i = 0; i < part.size; i++)
+            word[i] = words_at(dictionary, range.start + part.start + i);
         SHARD_NO_GRAD
         SHARD_SCOPE
         {
-            status = take_values(network_encode(network, word, count), dtype, rows + (size_t)done * row_bytes);
+            status = take_values(network_encode(network, word, part.size), dtype, rows + (size_t)part.start * row_bytes);
         }
     }
     if (status == SHARD_OK)

@@ -26,7 +26,7 @@ shard_module *network_make(const options *wanted, const pairs *of, shard_group *
 /* The features of words, [count, dim], of norm 1. They depend on the word alone. NULL with the error set. Not collective. */
 shard_tensor *network_encode(shard_module *network, const char *const *word, int64_t count);
 
-/* Sets the classifier's rows to the features of the words. Not collective. */
+/* Sets the classifier's rows to the features of the words. Collective over the world with ZeRO 3, else not. */
 shard_status network_set_rows(shard_module *network, const words *dictionary);
 
 #endif

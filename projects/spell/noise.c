@@ -58,7 +58,7 @@ static int draw(random_stream *stream, int below)
     return (int)(random_next(stream) % (uint64_t)below);
 }
 
-/* A place in the word, in [0, below); the first one four times of five only if there is no other. */
+/* A place in the word, in [0, below). Four times of five it is not the first one, if there is another. */
 static int draw_place(random_stream *stream, int below)
 {
     bool spared = draw(stream, 5) > 0;

@@ -12,11 +12,11 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Computing", NULL},
     TRAINING_DEVICE_ROW(options, training),
+    TRAINING_COMPUTING_ROWS(options, training),
 
     {COMMAND_HEADING, "Final layer", NULL},
     HEAD_ROWS(options, head),
-    {COMMAND_NUMBER, "sample-rate", "of the classes, in each step's softmax: its labels, and others at random; 1: all", "X",
-     AT(sample_rate), .least = 1e-9, .most = 1},
+    SAMPLE_RATE_ROW(options, sample_rate),
 
     {COMMAND_HEADING, "Training", NULL},
     {COMMAND_WHOLE, "pairs", "of an epoch, made by the noise model; 0: as many as words", "N", AT(pairs), .most = 1e12},
@@ -25,23 +25,23 @@ static const command_option table[] = {
     {COMMAND_NUMBER, "power", "others are drawn with chances of count^X", "X", AT(power), .most = 4},
     {COMMAND_WHOLE, "tied-epochs",
      "epochs in which the encoder alone trains: a class's row is the feature of its word, and the softmax is over the words of "
-     "the "
-     "batch. The final layer begins with these rows",
+     "the batch. The final layer begins with these rows",
      "N", AT(tied_epochs), .most = 1e9},
     {COMMAND_WHOLE, "neighbours",
      "adjacent words of the dictionary of which a batch of tied epochs has pairs; 1: independent words", "N", AT(neighbours),
      .least = 1, .most = 1024},
     TRAINING_ROWS(options, training, "pairs"),
+    TRAINING_NON_FINITE_ROW(options, training),
 
     {COMMAND_HEADING, "Validation and files", NULL},
-    {COMMAND_FLAG, "evaluate", "only validate the model of --resume", .letter = 'e', AT(evaluate)},
+    TRAINING_VALIDATION_ROWS(options, training, "--resume"),
     {COMMAND_FLAG, "correct", "correct words of standard input by the model of --resume, on one rank", .letter = 'c',
      AT(correct)},
     {COMMAND_WHOLE, "top-k", "corrections that --correct prints for a word", "N", .letter = 'k', AT(top_k), .least = 1,
      .most = 1000},
-    {COMMAND_WHOLE, "val-interval", "epochs between validations on DIR/test.txt, if it is there; 0: never", "N", AT(val_interval),
-     .most = 1e9},
     TRAINING_FILE_ROWS(options, training),
+    TRAINING_SAVE_ASYNC_ROW(options, training),
+    TRAINING_CHECK_REPLICAS_ROW(options, training),
     {COMMAND_HELP, "help", "print this", .letter = 'h', AT(help)},
 };
 
@@ -55,20 +55,21 @@ static const options defaults = {
     .tied_epochs = 1,
     .neighbours = 8,
     .sample_rate = 1,
-    .training = {.epochs = 2,
+    .training = {.bucket_mib = TRAINING_BUCKET_MIB,
+                 .epochs = 2,
                  .batch = 512,
                  .optimizer = TRAINING_ADAM,
                  .lr = 0.008,
                  .momentum = 0.9,
                  .lr_schedule = SHARD_SCHEDULE_COSINE,
                  .lr_step_size = 30,
+                 .val_interval = 1,
                  .print_freq = 10},
     .head = HEAD_DEFAULTS,
     .top_k = 5,
-    .val_interval = 1,
 };
 
-static const command_line line = {
+const command_line options_line = {
     .options = table,
     .count = (int)(sizeof table / sizeof *table),
     .defaults = &defaults,
@@ -77,49 +78,35 @@ static const command_line line = {
     .operand_offset = offsetof(options, directory),
     .usage =
         "Usage: spell [options] DIR\n"
-        "       shardrun -n 2 spell --enable-model-parallel [options] DIR\n"
-        "       spell --correct --resume FILE DIR < words\n\n"
+        "       shardrun -n 2 spell --enable-model-parallel [options] DIR\n\n"
         "Trains a network that corrects misspelled words: the classes are the words of DIR/words.txt, of which there may be\n"
-        "millions, and the training pairs are made of them by a noise model. DIR/test.txt measures it. projects/spell/prepare\n"
-        "makes both files. The final layer can be split over ranks. A step has the same pairs on any number of ranks.\n"
-        "Defaults are in parentheses.\n",
+        "millions, and the training pairs are made of them by a noise model. Validation is on DIR/test.txt, if it is there.\n"
+        "projects/spell/prepare makes both files. The final layer can be split over ranks. A step has the same pairs on any\n"
+        "number of ranks. spell --correct --resume FILE DIR < words prints corrections. Defaults are in parentheses.\n",
     .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
 };
 
-static shard_status check(const options *parsed)
+bool options_train(const options *wanted)
 {
+    return !wanted->training.evaluate && !wanted->correct;
+}
+
+shard_status options_check(void *values)
+{
+    const options *parsed = values;
+    const char *mode = parsed->correct ? "correct" : "evaluate";
     shard_status status = training_options_check(&parsed->training);
     if (status == SHARD_OK)
         status = head_options_check(&parsed->head, &parsed->training);
     if (status != SHARD_OK)
         return status;
-    bool trains = !parsed->evaluate && !parsed->correct;
     if (!parsed->directory)
         return shard_error(SHARD_ERROR_ARGUMENT, "give a DIR with words.txt; see --help");
-    if (parsed->evaluate && parsed->correct)
+    if (parsed->training.evaluate && parsed->correct)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate or --correct, not both");
-    if (!trains && (!parsed->training.resume || training_resumes_auto(&parsed->training)))
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a model: give --resume its FILE",
-                           parsed->evaluate ? "evaluate" : "correct");
-    if (!trains && parsed->training.output)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s writes no checkpoint: leave --output out",
-                           parsed->evaluate ? "evaluate" : "correct");
+    if (!options_train(parsed) && (!parsed->training.resume || training_resumes_auto(&parsed->training)))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a model: give --resume its FILE", mode);
+    if (parsed->correct && parsed->training.output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--correct writes no checkpoint: leave --output out");
     return SHARD_OK;
-}
-
-shard_status options_parse(options *parsed, int argc, char **argv)
-{
-    bool help;
-    shard_status status = command_line_read(&line, parsed, argc, argv, &help);
-    return status == SHARD_OK && !help ? check(parsed) : status;
-}
-
-shard_status options_agree(const options *own)
-{
-    return command_line_agree(&line, own);
-}
-
-void options_print_help(FILE *file)
-{
-    command_line_print_help(&line, file);
 }

@@ -2,9 +2,8 @@
 #ifndef SPELL_OPTIONS_H
 #define SPELL_OPTIONS_H
 
+#include "margin_options.h"
 #include "training_options.h"
-
-#include <stdio.h>
 
 typedef struct options {
     const char *directory; /* DIR */
@@ -14,17 +13,18 @@ typedef struct options {
     double uniform, power, sample_rate;
     training_options training;
     head_options head;
-    bool evaluate, correct;
-    int64_t top_k, val_interval;
+    bool correct;
+    int64_t top_k;
     bool help;
 } options;
 
-/* Fills it from the command line; texts are not copied. An unknown option or an invalid value is an error (ARGUMENT). */
-shard_status options_parse(options *parsed, int argc, char **argv);
+/* The command line. */
+extern const command_line options_line;
 
-/* MISMATCH if ranks have different options, except those that a rank may choose. Collective over the world. */
-shard_status options_agree(const options *own);
+/* ARGUMENT for options that do not fit together. `values`: options. */
+shard_status options_check(void *values);
 
-void options_print_help(FILE *file);
+/* Whether the run trains: without --evaluate and --correct. */
+bool options_train(const options *wanted);
 
 #endif

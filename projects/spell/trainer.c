@@ -1,6 +1,8 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
+#include "training_run.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -15,11 +17,6 @@ static shard_status write_path(const options *wanted, const char *name, char *pa
     return shard_error(SHARD_ERROR_IO, "DIR: a path of more than %d bytes", PATH_MAX - 1);
 }
 
-static bool trains(const trainer *run)
-{
-    return !run->options->evaluate && !run->options->correct;
-}
-
 static shard_status open_data(trainer *run)
 {
     const options *wanted = run->options;
@@ -27,7 +24,7 @@ static shard_status open_data(trainer *run)
     if (write_path(wanted, "words.txt", path) == SHARD_OK)
         run->dictionary = words_open(path);
     if (run->dictionary && !wanted->correct && write_path(wanted, "test.txt", path) == SHARD_OK &&
-        (access(path, F_OK) == 0 || wanted->evaluate))
+        (access(path, F_OK) == 0 || wanted->training.evaluate))
         run->test = words_open_typed(path, run->dictionary);
     if (shard_last_status() == SHARD_OK)
         run->pairs = pairs_create(run->dictionary, wanted->uniform, wanted->power, (uint64_t)wanted->training.seed);
@@ -52,44 +49,24 @@ static shard_status make_samplers(trainer *run)
     return shard_last_status();
 }
 
-int64_t *trainer_gather_samples(trainer *run, const int64_t *samples, int64_t count, int64_t *all)
-{
-    int64_t *gathered = NULL;
-    *all = 0;
-    SHARD_SCOPE
-    {
-        shard_tensor *own =
-            shard_from_host(samples, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        shard_tensor *whole = shard_gather_from_group(own, 0, run->model_group);
-        *all = whole ? shard_numel(whole) : 0;
-        gathered = whole ? calloc((size_t)*all + 1, sizeof *gathered) : NULL;
-        if (whole && !gathered)
-            shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " samples", *all);
-        if (gathered)
-            shard_copy_to_host(whole, gathered, (size_t)*all * sizeof *gathered);
-    }
-    if (shard_last_status() == SHARD_OK)
-        return gathered;
-    free(gathered);
-    return NULL;
-}
+/* ---- features ---- */
 
-shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t count)
+shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t count, double norm)
 {
-    shard_tensor *x = shard_scale(network_encode(run->network, word, count), run->options->scale);
+    shard_tensor *x = NULL;
+    SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
+    {
+        x = shard_scale(network_encode(run->network, word, count), norm);
+    }
     return shard_gather_from_group(x, 0, run->model_group);
 }
 
-shard_status trainer_sum(double *numbers, int64_t count)
+shard_status trainer_set_rows(trainer *run)
 {
     shard_status status = SHARD_OK;
-    SHARD_SCOPE
+    SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
     {
-        shard_tensor *sums =
-            shard_from_host(numbers, SHARD_SHAPE(count), .dtype = SHARD_FLOAT64, .device = shard_device_open("cpu"));
-        status = shard_all_reduce(sums, SHARD_SUM, shard_world());
-        if (status == SHARD_OK)
-            status = shard_copy_to_host(sums, numbers, (size_t)count * sizeof *numbers);
+        status = network_set_rows(run->network, run->dictionary);
     }
     return status;
 }
@@ -99,9 +76,7 @@ shard_status trainer_sum(double *numbers, int64_t count)
 static shard_status make_network(trainer *run)
 {
     const head_options *head = &run->options->head;
-    int ranks = shard_group_size(shard_world());
-    int size = !head->enable_model_parallel ? 1 : head->model_parallel_size ? (int)head->model_parallel_size : ranks;
-    run->mesh = shard_mesh_create(.model = size);
+    run->mesh = training_mesh(head);
     run->model_group = shard_mesh_model_group(run->mesh);
     if (!run->mesh)
         return shard_last_status();
@@ -116,44 +91,29 @@ static shard_status make_optimizers(trainer *run)
     const training_options *wanted = &run->options->training;
     head_options head = run->options->head;
     head.lr = head.lr > 0 ? head.lr : wanted->lr;
+    if (wanted->zero == 3 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1)
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "--enable-zero-optim 3 partitions replicas of the final layer, whose rows are set to the words' features: "
+            "split it over all ranks with --enable-model-parallel, or take 2");
     shard_tensors *parameters = shard_parameters(run->network);
     shard_status status = training_optimizers_open(&run->optimizers, wanted, &head, parameters, NETWORK_HEAD,
                                                    shard_group_sampler_steps(run->sampler));
     if (status == SHARD_OK)
-        run->data_parallel = shard_data_parallel_create(parameters);
+        run->data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
     shard_tensors_destroy(parameters);
     return shard_last_status();
-}
-
-/* The whole network's parameters, and those of this rank. */
-static int64_t count_parameters(const trainer *run, int64_t *own)
-{
-    shard_tensors *parameters = shard_parameters(run->network);
-    int64_t count = 0;
-    *own = 0;
-    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_shape whole = shard_tensor_whole_shape(shard_tensors_at(parameters, i));
-        int64_t product = 1;
-        for (int d = 0; d < whole.ndim; d++)
-            product *= whole.dim[d];
-        count += product;
-        *own += shard_numel(shard_tensors_at(parameters, i));
-    }
-    shard_tensors_destroy(parameters);
-    return count;
 }
 
 static void introduce(trainer *run)
 {
     int64_t own;
-    int ranks = shard_group_size(shard_world()), model = shard_group_size(run->model_group);
     progress_say(&run->progress,
                  "%" PRId64 " words; %" PRId64 " pairs an epoch, %" PRId64 " misspelled words for validation; %" PRId64
                  " parameters",
-                 run->dictionary->count, run->epoch_pairs, run->test ? run->test->count : 0, count_parameters(run, &own));
-    if (ranks > 1)
-        progress_say(&run->progress, "%d ranks (%s): %d data parallel x %d model parallel", ranks,
-                     shard_group_transport(shard_world()), ranks / model, model);
+                 run->dictionary->count, run->epoch_pairs, run->test ? run->test->count : 0,
+                 training_count_parameters(run->network, &own));
+    training_introduce_ranks(&run->progress, run->mesh, "");
 }
 
 bool trainer_is_tied(const trainer *run)
@@ -161,70 +121,58 @@ bool trainer_is_tied(const trainer *run)
     return run->at.epoch < run->options->tied_epochs;
 }
 
+bool trainer_validates(const trainer *run)
+{
+    return run->test && run->options->training.val_interval > 0;
+}
+
 /* ---- checkpoints ---- */
 
 static void set_number(training_checkpoint *of, const char *name, const char *option, training_when when, double value)
 {
     char text[64];
-    snprintf(text, sizeof text, "%.17g", value);
+    snprintf(text, sizeof text, "%g", value);
+    if (strtod(text, NULL) != value)
+        snprintf(text, sizeof text, "%.17g", value);
     training_checkpoint_set(of, name, option, when, text);
+}
+
+static void set_hash(training_checkpoint *of, const char *name, training_when when, uint64_t hash)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    training_checkpoint_set(of, name, "DIR", when, text);
 }
 
 static shard_status describe(trainer *run)
 {
-    static const char *const roundings[] = {"nearest", "stochastic", "kahan"};
     const options *wanted = run->options;
-    const training_options *training = &wanted->training;
     training_checkpoint *of = &run->checkpoint;
-    *of = (training_checkpoint){.options = training,
+    *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_top1",
                                 .most_best = 100,
-                                .epoch_steps = trains(run) ? shard_group_sampler_steps(run->sampler) : 0};
-    bool half = wanted->head.dtype == SHARD_BFLOAT16;
+                                .epoch_steps = options_train(wanted) ? shard_group_sampler_steps(run->sampler) : 0,
+                                .latest_model = !trainer_validates(run)};
     training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "spell");
     training_checkpoint_set_integer(of, "features", "--features", TRAINING_ALWAYS, wanted->features);
     training_checkpoint_set_integer(of, "dim", "--dim", TRAINING_ALWAYS, wanted->dim);
     training_checkpoint_set_integer(of, "channels", "--channels", TRAINING_ALWAYS, wanted->channels);
-    training_checkpoint_set_integer(of, "words", "DIR", TRAINING_ALWAYS, run->dictionary->count);
     set_number(of, "scale", "--scale", TRAINING_ALWAYS, wanted->scale);
-    training_checkpoint_set(of, "optimizer", "--optimizer", TRAINING_GOES_ON, training_optimizer_name(training));
-    training_checkpoint_set(of, "head_optimizer", "--head-optimizer", TRAINING_GOES_ON,
-                            head_optimizer_name(&wanted->head, training));
-    training_checkpoint_set(of, "head_dtype", "--head-dtype", TRAINING_GOES_ON,
-                            shard_dtype_name((shard_dtype)wanted->head.dtype));
-    training_checkpoint_set(of, "head_rounding", "--head-rounding", TRAINING_GOES_ON,
-                            half ? roundings[wanted->head.rounding] : "none");
-    training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, training->batch);
-    training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, training->seed);
+    training_checkpoint_set_integer(of, "words", "DIR", TRAINING_ALWAYS, run->dictionary->count);
+    set_hash(of, "dictionary", TRAINING_ALWAYS, words_hash(run->dictionary, false));
+    training_checkpoint_set_options(of, &wanted->head);
+    set_number(of, "sample_rate", "--sample-rate", TRAINING_GOES_ON, wanted->sample_rate);
+    training_checkpoint_set_integer(of, "tied_epochs", "--tied-epochs", TRAINING_GOES_ON, wanted->tied_epochs);
     training_checkpoint_set_integer(of, "pairs", "--pairs", TRAINING_WITHIN_EPOCH, run->epoch_pairs);
     set_number(of, "uniform", "--uniform", TRAINING_WITHIN_EPOCH, wanted->uniform);
     set_number(of, "power", "--power", TRAINING_WITHIN_EPOCH, wanted->power);
-    training_checkpoint_set_integer(of, "neighbours", "--neighbours", TRAINING_WITHIN_EPOCH, wanted->neighbours);
-    return training_checkpoint_set_integer(of, "tied_epochs", "--tied-epochs", TRAINING_GOES_ON, wanted->tied_epochs);
-}
-
-/* The network's tensors, and the optimizers' if there are any. */
-static shard_tensors *collect(const trainer *run)
-{
-    shard_tensors *all = shard_state_dict(run->network);
-    training_optimizers_add_state(&run->optimizers, all, "optimizer.");
-    return all;
-}
-
-shard_status trainer_save(trainer *run, bool best)
-{
-    shard_tensors *all = collect(run), *model = shard_state_dict(run->network);
-    shard_status status = shard_last_status();
-    if (status == SHARD_OK)
-        status = training_checkpoint_save(&run->checkpoint, all, model, &run->at, best);
-    shard_tensors_destroy(all);
-    shard_tensors_destroy(model);
-    return status;
+    set_hash(of, "counts", TRAINING_WITHIN_EPOCH, words_hash(run->dictionary, true));
+    return training_checkpoint_set_integer(of, "neighbours", "--neighbours", TRAINING_WITHIN_EPOCH, wanted->neighbours);
 }
 
 static shard_status resume(trainer *run)
 {
-    shard_tensors *all = collect(run);
+    shard_tensors *all = training_collect(run->network, &run->optimizers);
     shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
     shard_tensors_destroy(all);
     return status;
@@ -232,19 +180,11 @@ static shard_status resume(trainer *run)
 
 /* ---- all of it ---- */
 
-static shard_status open_metrics(trainer *run)
-{
-    const training_options *wanted = &run->options->training;
-    metrics_model model = {.num_classes = run->dictionary->count, .samples = "pairs"};
-    count_parameters(run, &model.local_parameters);
-    metrics_options files = {.path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && trains(run)};
-    run->metrics = metrics_open(files, model);
-    return run->metrics ? SHARD_OK : shard_last_status();
-}
-
 shard_status trainer_open(trainer *run, const options *wanted)
 {
     *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    if (wanted->correct) /* standard output has its lines alone */
+        run->progress.shown = false;
     shard_status status = wanted->correct && shard_group_size(shard_world()) > 1
                               ? shard_error(SHARD_ERROR_ARGUMENT, "--correct is for one rank: leave shardrun out")
                               : open_data(run);
@@ -252,25 +192,28 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = make_network(run);
     if (status == SHARD_OK)
         status = make_samplers(run);
-    if (status == SHARD_OK && trains(run))
+    if (status == SHARD_OK && options_train(wanted))
         status = make_optimizers(run);
     if (status == SHARD_OK)
         status = describe(run);
-    if (status == SHARD_OK && !wanted->correct)
+    if (status == SHARD_OK)
         introduce(run);
     if (status == SHARD_OK && wanted->training.resume)
         status = resume(run);
-    if (status == SHARD_OK && trains(run) && !run->resumed && wanted->tied_epochs == 0)
-        status = network_set_rows(run->network, run->dictionary);
+    if (status == SHARD_OK && options_train(wanted) && !run->resumed && wanted->tied_epochs == 0)
+        status = trainer_set_rows(run);
     if (status == SHARD_OK)
         status = training_checkpoint_prepare(&run->checkpoint, &run->at);
-    if (status == SHARD_OK)
-        status = open_metrics(run);
+    if (status == SHARD_OK) {
+        run->metrics = training_metrics(&wanted->training, run->network, run->dictionary->count, "pairs", run->resumed);
+        status = run->metrics ? SHARD_OK : shard_last_status();
+    }
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
 }
 
 void trainer_close(trainer *run)
 {
+    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
     metrics_close(run->metrics);
     training_optimizers_close(&run->optimizers);
     shard_data_parallel_destroy(run->data_parallel);

@@ -40,22 +40,18 @@ typedef struct accuracy {
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 
-/* Saves the files of --output. Collective over the world. */
-shard_status trainer_save(trainer *run, bool best);
-
 /* Whether this epoch trains the encoder alone. */
 bool trainer_is_tied(const trainer *run);
 
-/* Adds up numbers [count] of the host over the world. Collective over it. */
-shard_status trainer_sum(double *numbers, int64_t count);
+/* Whether epochs end with a validation: DIR has a test, and --val-interval is not 0. */
+bool trainer_validates(const trainer *run);
 
-/* The samples of all ranks of the model group, in the order of their gathered features; the caller frees them. NULL with the
- * error set. Collective over the model group. */
-int64_t *trainer_gather_samples(trainer *run, const int64_t *samples, int64_t count, int64_t *all);
+/* The features of this rank's words, gathered over the model group: [words of the group, dim], of the norm; those of the norm
+ * --scale are the final layer's inputs, before they have its dtype. NULL with the error set. Collective over the model group. */
+shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t count, double norm);
 
-/* The features of this rank's words, scaled, and gathered over the model group: [words of the group, dim]. NULL with the error
- * set. Collective over the model group. */
-shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t count);
+/* Sets the final layer's rows to the features of the words. Collective over the world with --enable-zero-optim 3, else not. */
+shard_status trainer_set_rows(trainer *run);
 
 /* ---- train.c ---- */
 
@@ -64,7 +60,8 @@ shard_status train(trainer *run);
 
 /* ---- loss.c ---- */
 
-/* The loss of the model group's pairs, and the gradient of the mean over the whole batch. Collective over the world. */
+/* The loss of the model group's pairs, and the gradient of the mean over the whole batch, scaled by the optimizers' scaler.
+ * Collective over the world. */
 shard_status loss_backward(trainer *run, int64_t count, double *loss_sum);
 
 /* ---- evaluate.c ---- */

@@ -22,10 +22,7 @@ typedef struct reader {
 
 static shard_status refuse(const reader *from, const char *problem)
 {
-    char shown[4 * 80 + 1], start[80];
-    snprintf(start, sizeof start, "%s", from->text);
-    return shard_error(SHARD_ERROR_FORMAT, "%s: line %" PRId64 ": \"%s\": %s", from->path, from->line,
-                       shard_printable(shown, sizeof shown, start), problem);
+    return shard_error(SHARD_ERROR_FORMAT, "%s: line %" PRId64 ": \"%.79s\": %s", from->path, from->line, from->text, problem);
 }
 
 /* ---- lines ---- */
@@ -217,14 +214,21 @@ typedef struct summary {
     uint64_t hash;
 } summary;
 
+/* FNV-1a of each text, and numbers if they are not NULL. */
 static uint64_t hash_rows(uint64_t hash, int64_t count, const char *text, const int64_t *begin, const int64_t *numbers)
 {
     for (int64_t i = 0; i < count; i++) {
         for (const char *c = text + begin[i]; *c; c++)
-            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u; /* FNV-1a */
-        hash = random_hash(hash, (uint64_t)numbers[i], 0);
+            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+        hash = random_hash(hash, numbers ? (uint64_t)numbers[i] : 0, 0);
     }
     return hash;
+}
+
+uint64_t words_hash(const words *dictionary, bool counts)
+{
+    return hash_rows(0xcbf29ce484222325u, dictionary->count, dictionary->text, dictionary->begin,
+                     counts ? dictionary->times : NULL);
 }
 
 static void write_summary(const void *of, int64_t index, char *text)
@@ -237,7 +241,7 @@ static void write_summary(const void *of, int64_t index, char *text)
 shard_status words_agree(const words *dictionary, const typed_words *typed)
 {
     summary all = {.words = dictionary->count, .typed = typed ? typed->count : 0};
-    all.hash = hash_rows(0xcbf29ce484222325u, dictionary->count, dictionary->text, dictionary->begin, dictionary->times);
+    all.hash = words_hash(dictionary, true);
     if (typed)
         all.hash = hash_rows(all.hash, typed->count, typed->text, typed->begin, typed->class);
     return agree_on("the words of DIR", "give all ranks the same files",

@@ -43,6 +43,9 @@ static inline const char *words_typed_at(const typed_words *typed, int64_t index
 /* The class of the word; -1 if it is not in the dictionary. */
 int64_t words_find(const words *dictionary, const char *word);
 
+/* A hash of the words, with their counts or without. */
+uint64_t words_hash(const words *dictionary, bool counts);
+
 /* MISMATCH if ranks have different words, counts or tests (NULL: none). Collective over the world. */
 shard_status words_agree(const words *dictionary, const typed_words *typed);
 
