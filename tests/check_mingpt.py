@@ -182,6 +182,8 @@ def check_byte_pairs(folder):
     (again / "merges.txt").write_text("#version: 0.2\nl o\nq q\n")
     check("merges.txt: line 3: not two tokens of vocab.json that make a third one" in text_of(start(PARTS, "encode", again, folder / "low")),
           "a merge without a token")
+    (again / "merges.txt").write_bytes((pairs / "merges.txt").read_bytes() + b"\0l o\n")
+    check("merges.txt: a byte 0" in text_of(start(PARTS, "encode", again, folder / "low")), "merges with a byte 0")
 
 
 def check_characters(folder):
@@ -494,9 +496,9 @@ def check_output(folder, out):
     for options, text in ((["--n-layer", 1], "has a checkpoint.safetensors of another network: take another folder"),
                           (["--tokenizer", "bpe", "--vocab-size", 300], "of another network: take another folder")):
         train(folder, "--steps", 1, "--output", other, *options, expect=text)
-    (folder / "text/train.txt").write_text((folder / "text/train.txt").read_text().replace("game", "gameX"))
-    (folder / "text/val.txt").write_text((folder / "text/val.txt").read_text().replace("i", "ı"))
-    train(folder, "--steps", 1, "--output", other, expect="of another ")
+    for path in (folder / "text").iterdir():
+        path.write_text(path.read_text().replace("i", "ı"))
+    train(folder, "--steps", 1, "--output", other, expect="has a checkpoint.safetensors of another vocabulary: take another folder")
     check(all((other / name).read_bytes() == content for name, content in before.items()), "the files of another network")
     make_text(folder)
     (other / "config.json").unlink()

@@ -165,6 +165,8 @@ static shard_status read_merges(reading *state, const char *path)
     int64_t bytes, number = 1;
     char *text = text_read(path, MERGES_MOST_BYTES, &bytes);
     shard_status status = text ? SHARD_OK : shard_last_status();
+    if (text && memchr(text, '\0', (size_t)bytes))
+        status = shard_error(SHARD_ERROR_FORMAT, "%s: a byte 0", path);
     for (char *line = text, *next; status == SHARD_OK && line; line = next, number++) {
         char *end = strchr(line, '\n');
         next = end ? end + 1 : NULL;
