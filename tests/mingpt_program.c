@@ -18,7 +18,7 @@
 static int train(const char *file, int64_t size, const char *folder)
 {
     int64_t bytes;
-    char *text = text_read(file, &bytes);
+    char *text = text_read(file, 0, &bytes);
     tokenizer *made = !text ? NULL : size ? tokenizer_of_pairs(text, bytes, size) : tokenizer_of_characters(text, bytes);
     if (made)
         tokenizer_save(made, folder);
@@ -31,7 +31,7 @@ static int encode(const char *folder, const char *file)
 {
     int64_t bytes, count = 0, at = 0, size;
     bool same = true;
-    char *text = text_read(file, &bytes);
+    char *text = text_read(file, 0, &bytes);
     tokenizer *made = tokenizer_open(folder);
     int32_t *tokens = text && made ? tokenizer_encode(made, text, bytes, file, &count) : NULL;
     for (int64_t i = 0; i < count && tokens; i++, at += size) {
@@ -50,7 +50,7 @@ static int encode(const char *folder, const char *file)
 static int split(const char *file)
 {
     int64_t bytes;
-    char *text = text_read(file, &bytes);
+    char *text = text_read(file, 0, &bytes);
     for (const char *at = text, *after; text && at < text + bytes; at = after) {
         after = words_end(at, text + bytes);
         printf("%d\n", (int)(after - at));

@@ -1,8 +1,8 @@
 #include "config.h"
 
 #include "json_file.h"
+#include "text.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -29,8 +29,8 @@ static const member members[] = {
     {"n_layer", offsetof(gpt_config, n_layer), true, 1, GPT_MOST_LAYERS, 12},
     {"n_head", offsetof(gpt_config, n_head), true, 1, 1 << 20, 12},
     {"n_embd", offsetof(gpt_config, n_embd), true, 1, 1 << 20, 768},
-    {"embd_pdrop", offsetof(gpt_config, embd_pdrop), false, 0, 1, 0.1},
-    {"resid_pdrop", offsetof(gpt_config, resid_pdrop), false, 0, 1, 0.1},
+    {"embd_pdrop", offsetof(gpt_config, embd_pdrop), false, 0, GPT_MOST_DROPOUT, GPT_DROPOUT},
+    {"resid_pdrop", offsetof(gpt_config, resid_pdrop), false, 0, GPT_MOST_DROPOUT, GPT_DROPOUT},
     {"layer_norm_epsilon", offsetof(gpt_config, layer_norm_epsilon), false, 0, 1, 1e-5},
 };
 #define MEMBERS (sizeof members / sizeof *members)
@@ -130,12 +130,16 @@ static const char *number_text(char *text, size_t bytes, double value)
     return text;
 }
 
-shard_status config_write(const gpt_config *config, const char *path, int64_t end_of_text)
+typedef struct writing {
+    const gpt_config *config;
+    int64_t end_of_text;
+} writing;
+
+static void write_members(const void *state, FILE *file)
 {
+    const writing *from = state;
+    const gpt_config *config = from->config;
     char embd[32], resid[32], epsilon[32];
-    FILE *file = fopen(path, "w");
-    if (!file)
-        return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
     number_text(embd, sizeof embd, config->embd_pdrop);
     number_text(resid, sizeof resid, config->resid_pdrop);
     number_text(epsilon, sizeof epsilon, config->layer_norm_epsilon);
@@ -146,12 +150,21 @@ shard_status config_write(const gpt_config *config, const char *path, int64_t en
             ",\n  \"resid_pdrop\": %s,\n  \"tie_word_embeddings\": %s,\n  \"vocab_size\": %" PRId64 ",\n",
             embd, epsilon, config->block_size, config->n_embd, config->n_head, config->n_layer, config->block_size, resid,
             config->tie_word_embeddings ? "true" : "false", config->vocab_size);
-    if (end_of_text >= 0)
-        fprintf(file, "  \"bos_token_id\": %" PRId64 ",\n  \"eos_token_id\": %" PRId64 "\n}\n", end_of_text, end_of_text);
+    if (from->end_of_text >= 0)
+        fprintf(file, "  \"bos_token_id\": %" PRId64 ",\n  \"eos_token_id\": %" PRId64 "\n}\n", from->end_of_text,
+                from->end_of_text);
     else
         fprintf(file, "  \"bos_token_id\": null,\n  \"eos_token_id\": null\n}\n");
-    bool failed = ferror(file) != 0;
-    if (fclose(file) != 0 || failed)
-        return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-    return SHARD_OK;
+}
+
+shard_status config_write(const gpt_config *config, const char *path, int64_t end_of_text)
+{
+    return text_save(path, write_members, &(writing){config, end_of_text});
+}
+
+bool config_is_same_network(const gpt_config *a, const gpt_config *b)
+{
+    return a->vocab_size == b->vocab_size && a->block_size == b->block_size && a->n_layer == b->n_layer &&
+           a->n_head == b->n_head && a->n_embd == b->n_embd && a->layer_norm_epsilon == b->layer_norm_epsilon &&
+           a->tie_word_embeddings == b->tie_word_embeddings;
 }

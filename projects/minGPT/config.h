@@ -5,6 +5,8 @@
 #include <shard/base.h>
 
 #define GPT_MOST_LAYERS 256
+#define GPT_DROPOUT 0.1 /* of GPT2Config */
+#define GPT_MOST_DROPOUT 0.99
 
 typedef struct gpt_config {
     int64_t vocab_size, block_size, n_layer, n_head, n_embd; /* n_head divides n_embd */
@@ -25,5 +27,8 @@ shard_status config_read(gpt_config *config, const char *path);
 
 /* Writes a file that GPT2LMHeadModel.from_pretrained reads. end_of_text: the token's number, -1 for none. Errors: IO. */
 shard_status config_write(const gpt_config *config, const char *path, int64_t end_of_text);
+
+/* Whether both are the same function of the same parameters; dropout may differ. */
+bool config_is_same_network(const gpt_config *a, const gpt_config *b);
 
 #endif

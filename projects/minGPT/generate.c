@@ -1,7 +1,9 @@
 /* Continues a text, a token of each sample at a time. Every rank draws the same tokens. */
 #include "trainer.h"
 
+#include "interrupt.h"
 #include "random.h"
+#include "training_run.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,6 +16,7 @@ typedef struct continuation {
     int64_t samples, length, room; /* tokens of each sample */
     int64_t *token;                /* [samples, room] */
     gpt_cache cache;
+    shard_tensor *unknown; /* [1, vocab_size]: -infinity for the rows of the vocabulary beyond the tokens; NULL: there are none */
 } continuation;
 
 /* The features of each sample's last token, [samples, n_embd]. Keys and values of the cache depend on the positions, which are
@@ -55,11 +58,12 @@ static int64_t draw(const float *logit, int64_t count, double temperature, doubl
     return count - 1;
 }
 
-/* Draws the next token of each sample. logits: [samples, count]; tokens: the token of each logit, NULL: logit i is token i's. */
-static shard_status draw_each(continuation *of, shard_tensor *logits, shard_tensor *tokens)
+/* Draws the next token of each sample. logits: [samples, columns], of which the first `count` count; tokens: the token of each
+ * logit, NULL: logit i is token i's. */
+static shard_status draw_each(continuation *of, shard_tensor *logits, shard_tensor *tokens, int64_t count)
 {
     const options *wanted = of->run->options;
-    int64_t count = logits ? shard_tensor_size(logits, 1) : 0, all = of->samples * count;
+    int64_t columns = logits ? shard_tensor_size(logits, 1) : 0, all = of->samples * columns;
     float *logit = calloc((size_t)all + 1, sizeof *logit);
     int64_t *token = calloc((size_t)all + 1, sizeof *token);
     if (!logit || !token)
@@ -70,8 +74,8 @@ static shard_status draw_each(continuation *of, shard_tensor *logits, shard_tens
         shard_copy_to_host(tokens, token, (size_t)all * sizeof *token);
     for (int64_t i = 0; i < of->samples && shard_last_status() == SHARD_OK; i++) {
         random_stream stream = random_start((uint64_t)wanted->training.seed, (uint64_t)i, (uint64_t)of->length);
-        int64_t drawn = draw(logit + i * count, count, wanted->temperature, random_uniform(&stream));
-        of->token[i * of->room + of->length] = tokens ? token[i * count + drawn] : drawn;
+        int64_t drawn = draw(logit + i * columns, count, wanted->temperature, random_uniform(&stream));
+        of->token[i * of->room + of->length] = tokens ? token[i * columns + drawn] : drawn;
     }
     free(logit);
     free(token);
@@ -88,6 +92,30 @@ static shard_status take_most_probable(continuation *of, shard_tensor *logits)
     return shard_last_status();
 }
 
+/* A vocabulary may have more rows than tokens: a multiple of 64, say, or of a number of ranks. No token is drawn of these. */
+static shard_status find_unknown(continuation *of)
+{
+    const gpt_config *config = &of->run->config;
+    const options *wanted = of->run->options;
+    int64_t known = tokenizer_size(of->run->tokenizer);
+    shard_group *group = wanted->parallel.enable_model_parallel ? shard_mesh_model_group(of->run->mesh) : NULL;
+    if (known == config->vocab_size)
+        return SHARD_OK;
+    shard_range rows = shard_split_range(config->vocab_size, shard_group_size(group), shard_group_rank(group));
+    float *added = calloc((size_t)rows.size + 1, sizeof *added);
+    if (!added)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " numbers", rows.size);
+    for (int64_t i = 0; i < rows.size; i++)
+        added[i] = rows.start + i < known ? 0 : -INFINITY;
+    SHARD_SCOPE
+    {
+        shard_tensor *made = shard_from_host(added, SHARD_SHAPE(1, rows.size));
+        of->unknown = shard_keep(group ? shard_as_split(made, 1, group, rows.start, config->vocab_size) : made);
+    }
+    free(added);
+    return shard_last_status();
+}
+
 static shard_status add_token(continuation *of)
 {
     const options *wanted = of->run->options;
@@ -100,14 +128,16 @@ static shard_status add_token(continuation *of)
             logits = gpt_logits(of->run->network, features_of_last(of));
         }
         logits = shard_cast(logits, SHARD_FLOAT32);
+        if (of->unknown)
+            logits = shard_add(logits, of->unknown);
         if (!wanted->do_sample) {
             take_most_probable(of, logits);
         } else if (wanted->top_k) {
             int64_t k = wanted->top_k < known ? wanted->top_k : known;
             logits = shard_top_k(logits, k, &tokens);
-            draw_each(of, logits, tokens);
+            draw_each(of, logits, tokens, k);
         } else {
-            draw_each(of, shard_gather_from_group(logits, -1, shard_mesh_model_group(of->run->mesh)), NULL);
+            draw_each(of, shard_gather_from_group(logits, -1, shard_mesh_model_group(of->run->mesh)), NULL, known);
         }
     }
     for (int64_t i = 0; i < of->samples && shard_last_status() == SHARD_OK; i++)
@@ -156,16 +186,24 @@ static shard_status begin(continuation *of, trainer *run)
 shard_status generate(trainer *run)
 {
     continuation of;
+    double signals = 0; /* on how many ranks */
     shard_status status = begin(&of, run);
+    if (status == SHARD_OK)
+        status = find_unknown(&of);
     shard_module_set_training(run->network, false);
     SHARD_NO_GRAD
     {
-        while (status == SHARD_OK && of.length < of.room)
+        while (status == SHARD_OK && signals == 0 && of.length < of.room) {
             status = add_token(&of);
+            signals = interrupt_signal() != 0;
+            if (status == SHARD_OK)
+                status = training_sum(&signals, 1);
+        }
     }
     if (status == SHARD_OK)
         print_samples(&of);
     gpt_cache_clear(&of.cache);
+    shard_release(of.unknown);
     free(of.token);
     return status;
 }

@@ -68,7 +68,8 @@ shard_tensors *gpt_export(shard_module *gpt);
 shard_status gpt_import(shard_module *gpt, const shard_tensors *list);
 
 /* Loads a file of transformers, or of this program. Names may begin with "transformer." or not. Errors: those of shard_load;
- * SHAPE, a tensor that GPT-2 does not have. Collective over the world. */
+ * SHAPE, a tensor that GPT-2 does not have, or another shape than the network's, before memory of its sizes is taken. Collective
+ * over the world. */
 shard_status gpt_load(shard_module *gpt, const char *path);
 
 #endif

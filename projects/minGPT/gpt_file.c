@@ -201,38 +201,108 @@ static bool ends_with(const char *name, const char *end)
     return length >= of_end && strcmp(name + length - of_end, end) == 0;
 }
 
-/* Whether the file's names begin with "transformer."; an error for a name that is not in the list. */
-static shard_status check_names(const shard_tensors *list, const char *path, bool tied, bool *prefixed)
+/* The tensors of a file, without memory, and what is compared of them. */
+typedef struct comparison {
+    const char *path;
+    shard_tensors *file, *known; /* known: parameters by their names in the file */
+    bool prefixed, tied;         /* prefixed: names begin with "transformer." */
+} comparison;
+
+/* A parameter's name in the file. */
+static const char *name_in_file(const char *name, bool prefixed)
 {
-    shard_tensors *file = shard_inspect(path, NULL);
-    *prefixed = file && shard_tensors_find(file, PREFIX "wte.weight");
-    for (int64_t i = 0; i < shard_tensors_count(file) && shard_last_status() == SHARD_OK; i++) {
-        const char *name = shard_tensors_name(file, i);
-        char whole[2 * NAME_BYTES];
-        snprintf(whole, sizeof whole, "%s%s", *prefixed || strcmp(name, HEAD) == 0 ? "" : PREFIX, name);
-        /* masks of older versions, the weight of a tied head, and the training state of a checkpoint */
-        bool ignored = ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-                       (tied && strcmp(name, HEAD) == 0) || strncmp(name, "optimizer.", 10) == 0 ||
-                       strncmp(name, "scaler.", 7) == 0;
-        if (!ignored && !shard_tensors_find(list, whole))
-            shard_error(SHARD_ERROR_SHAPE, "%s: its tensor %s is not one of this GPT-2; is its config.json of another file?",
-                        path, name);
+    return prefixed || strcmp(name, HEAD) == 0 ? name : name + strlen(PREFIX);
+}
+
+static const char *shape_text(char *text, size_t bytes, shard_shape shape)
+{
+    size_t used = (size_t)snprintf(text, bytes, "[");
+    for (int i = 0; i < shape.ndim && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%" PRId64, i ? ", " : "", shape.dim[i]);
+    if (used < bytes)
+        snprintf(text + used, bytes - used, "]");
+    return text;
+}
+
+static void compare_shape(comparison *of, const char *whole_name, shard_tensor *parameter, shard_shape wanted)
+{
+    const char *name = name_in_file(whole_name, of->prefixed);
+    shard_tensor *found = shard_tensors_find(of->file, name);
+    char texts[2][128];
+    shard_tensors_add(of->known, name, parameter);
+    if (!found) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: there is no %s", of->path, name);
+        return;
     }
-    shard_tensors_destroy(file);
+    shard_shape shape = shard_tensor_whole_shape(found);
+    bool same = shape.ndim == wanted.ndim;
+    for (int i = 0; i < wanted.ndim && same; i++)
+        same = shape.dim[i] == wanted.dim[i];
+    if (!same)
+        shard_error(SHARD_ERROR_SHAPE, "%s: its %s is %s, and by config.json it is %s", of->path, name,
+                    shape_text(texts[0], sizeof texts[0], shape), shape_text(texts[1], sizeof texts[1], wanted));
+}
+
+static void compare_place(void *context, const place *at, bool transpose)
+{
+    shard_tensor *parameter = shard_module_tensor(at->module, at->tensor);
+    shard_shape shape = shard_tensor_whole_shape(parameter);
+    if (shard_last_status() == SHARD_OK)
+        compare_shape(context, at->name, parameter, transpose ? SHARD_SHAPE(shape.dim[1], shape.dim[0]) : shape);
+}
+
+static void compare_attention(comparison *of, shard_module *gpt, int64_t layer)
+{
+    place weight = place_in_block(gpt, layer, "attn", NULL, "c_attn.weight"),
+          bias = place_in_block(gpt, layer, "attn", NULL, "c_attn.bias");
+    shard_module *part = shard_module_child(weight.module, "q");
+    int64_t width = gpt_config_of(gpt)->n_embd;
+    if (shard_last_status() == SHARD_OK)
+        compare_shape(of, weight.name, shard_module_tensor(part, "weight"), SHARD_SHAPE(width, 3 * width));
+    if (shard_last_status() == SHARD_OK)
+        compare_shape(of, bias.name, shard_module_tensor(part, "bias"), SHARD_SHAPE(3 * width));
+}
+
+static void check_unexpected(const comparison *of, const char *name)
+{
+    /* masks of older versions, the weight of a tied head, and the training state of a checkpoint */
+    bool ignored = ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+                   (of->tied && strcmp(name, HEAD) == 0) || strncmp(name, "optimizer.", 10) == 0 ||
+                   strncmp(name, "scaler.", 7) == 0;
+    if (!ignored && !shard_tensors_find(of->known, name))
+        shard_error(SHARD_ERROR_SHAPE, "%s: its tensor %s is not one of this GPT-2; is its config.json of another file?",
+                    of->path, name);
+}
+
+/* Compares the file with the network before this takes memory: its sizes are config.json's, which may be any. */
+static shard_status check_file(shard_module *gpt, const char *path, bool *prefixed)
+{
+    comparison of = {.path = path, .file = shard_inspect(path, NULL), .tied = gpt_config_of(gpt)->tie_word_embeddings};
+    of.known = shard_tensors_create();
+    *prefixed = of.prefixed = of.file && shard_tensors_find(of.file, PREFIX "wte.weight");
+    if (shard_last_status() == SHARD_OK)
+        visit(gpt, compare_place, &of);
+    for (int64_t layer = 0; layer < gpt_config_of(gpt)->n_layer && shard_last_status() == SHARD_OK; layer++)
+        compare_attention(&of, gpt, layer);
+    for (int64_t i = 0; i < shard_tensors_count(of.file) && shard_last_status() == SHARD_OK; i++)
+        check_unexpected(&of, shard_tensors_name(of.file, i));
+    shard_tensors_destroy(of.file);
+    shard_tensors_destroy(of.known);
     return shard_agree(shard_world()); /* a rank alone may have read another file */
 }
 
 shard_status gpt_load(shard_module *gpt, const char *path)
 {
-    bool prefixed = false;
+    bool prefixed;
+    shard_status status = check_file(gpt, path, &prefixed);
+    if (status != SHARD_OK)
+        return status;
     shard_tensors *list = gpt_export(gpt), *of_file = shard_tensors_create();
-    shard_status status = list && of_file ? check_names(list, path, gpt_config_of(gpt)->tie_word_embeddings, &prefixed)
-                                          : shard_agree(shard_world());
-    for (int64_t i = 0; i < shard_tensors_count(list) && status == SHARD_OK; i++) {
-        const char *name = shard_tensors_name(list, i);
-        bool cut = !prefixed && strncmp(name, PREFIX, strlen(PREFIX)) == 0;
-        status = shard_tensors_add(of_file, cut ? name + strlen(PREFIX) : name, shard_tensors_at(list, i));
-    }
+    if (!list || !of_file)
+        status = shard_last_status();
+    for (int64_t i = 0; i < shard_tensors_count(list) && status == SHARD_OK; i++)
+        status = shard_tensors_add(of_file, name_in_file(shard_tensors_name(list, i), prefixed), shard_tensors_at(list, i));
+    status = shard_agree(shard_world());
     if (status == SHARD_OK)
         status = shard_load(of_file, path, .allow_unexpected = true, .convert = true);
     if (status == SHARD_OK)

@@ -25,13 +25,8 @@ static json_t *parse(const char *text, int64_t bytes, const char *path)
 json_t *json_file_open(const char *path, int64_t most_bytes)
 {
     int64_t bytes;
-    char *text = text_read(path, &bytes);
-    json_t *made = NULL;
-    if (text && bytes > most_bytes)
-        shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " bytes, and such a file has %" PRId64 " at most", path, bytes,
-                    most_bytes);
-    else if (text)
-        made = parse(text, bytes, path);
+    char *text = text_read(path, most_bytes, &bytes);
+    json_t *made = text ? parse(text, bytes, path) : NULL;
     free(text);
     return made;
 }

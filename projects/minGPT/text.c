@@ -3,7 +3,9 @@
 #include "utf8.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,17 +33,83 @@ static char *read_all(FILE *file, const char *path, int64_t *bytes)
     return NULL;
 }
 
-char *text_read(const char *path, int64_t *bytes)
+static shard_status check_size(FILE *file, const char *path, int64_t most_bytes)
 {
-    FILE *file = fopen(path, "rb");
+    struct stat found;
+    if (fstat(fileno(file), &found) != 0)
+        return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(found.st_mode))
+        return shard_error(SHARD_ERROR_FORMAT, "%s: not a regular file", path);
+    if (found.st_size > most_bytes)
+        return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " bytes, and such a file has %" PRId64 " at most", path,
+                           (int64_t)found.st_size, most_bytes);
+    return SHARD_OK;
+}
+
+char *text_read(const char *path, int64_t most_bytes, int64_t *bytes)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | (most_bytes ? O_NONBLOCK : 0)); /* else a FIFO waits for a writer */
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "rb");
     if (!file) {
         shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+        if (descriptor >= 0)
+            close(descriptor);
         return NULL;
     }
-    char *text = read_all(file, path, bytes);
+    char *text = !most_bytes || check_size(file, path, most_bytes) == SHARD_OK ? read_all(file, path, bytes) : NULL;
     fclose(file);
     return text;
 }
+
+/* ---- writing ---- */
+
+/* Syncs the folder of a file that was renamed. */
+static bool sync_folder(const char *path)
+{
+    char folder[PATH_MAX];
+    const char *end = strrchr(path, '/');
+    snprintf(folder, sizeof folder, "%.*s", end ? (int)(end - path) + 1 : 1, end ? path : ".");
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    bool synced = fsync(descriptor) == 0 || errno == EINVAL; /* EINVAL: a file system without it */
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return synced;
+}
+
+/* Closes the file. */
+static bool write_and_sync(FILE *file, void (*write)(const void *of, FILE *to), const void *of)
+{
+    write(of, file);
+    bool written = fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
+    int error = errno;
+    if (fclose(file) != 0)
+        return false;
+    errno = error;
+    return written;
+}
+
+shard_status text_save(const char *path, void (*write)(const void *of, FILE *to), const void *of)
+{
+    char made[PATH_MAX];
+    if (snprintf(made, sizeof made, "%s.tmp", path) >= (int)sizeof made)
+        return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", path, PATH_MAX - 5);
+    int descriptor = open(made, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (file && write_and_sync(file, write, of) && rename(made, path) == 0 && sync_folder(path))
+        return SHARD_OK;
+    shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+    if (descriptor >= 0) {
+        if (!file)
+            close(descriptor);
+        unlink(made);
+    }
+    return shard_last_status();
+}
+
+/* ---- training and validation sets ---- */
 
 static shard_status check_text(const char *text, int64_t bytes, const char *path)
 {
@@ -61,7 +129,7 @@ static shard_status check_text(const char *text, int64_t bytes, const char *path
 static shard_status divide_file(text_sets *sets, const char *path)
 {
     int64_t bytes, at;
-    char *text = text_read(path, &bytes);
+    char *text = text_read(path, 0, &bytes);
     if (!text)
         return shard_last_status();
     at = bytes - bytes / 10;
@@ -113,7 +181,7 @@ shard_status text_open(text_sets *sets, const char *path)
             return shard_last_status();
     } else if (find_files(sets, path) == SHARD_OK) {
         for (int i = 0; i < TEXT_SETS; i++)
-            sets->text[i] = text_read(sets->path[i], &sets->bytes[i]);
+            sets->text[i] = text_read(sets->path[i], 0, &sets->bytes[i]);
     }
     shard_status checked = shard_last_status();
     for (int i = 0; i < TEXT_SETS && checked == SHARD_OK; i++)

@@ -38,7 +38,7 @@ tokenizer *tokenizer_of_pairs(const char *text, int64_t bytes, int64_t size);
 
 /* tokenizer_file.c: vocab.json and, if it is there, merges.txt of a folder. NULL with the error set: IO; FORMAT. */
 tokenizer *tokenizer_open(const char *folder);
-/* Writes these files. Errors: IO. */
+/* Writes these files; removes the merges.txt of another tokenizer if this one has none. Errors: IO. */
 shard_status tokenizer_save(const tokenizer *of, const char *folder);
 
 void tokenizer_close(tokenizer *of);

@@ -46,6 +46,7 @@ static int64_t take_bytes(const tokenizer *order, char *text, int64_t bytes)
 /* ---- reading ---- */
 
 #define VOCABULARY_MOST_BYTES (32 << 20)
+#define MERGES_MOST_BYTES (32 << 20)
 
 typedef struct entry {
     int64_t token;
@@ -162,8 +163,10 @@ static shard_status read_merge(reading *state, char *line, const char *path, int
 static shard_status read_merges(reading *state, const char *path)
 {
     int64_t bytes, number = 1;
-    char *text = text_read(path, &bytes);
+    char *text = text_read(path, MERGES_MOST_BYTES, &bytes);
     shard_status status = text ? SHARD_OK : shard_last_status();
+    if (text && memchr(text, '\0', (size_t)bytes))
+        status = shard_error(SHARD_ERROR_FORMAT, "%s: a byte 0", path);
     for (char *line = text, *next; status == SHARD_OK && line; line = next, number++) {
         char *end = strchr(line, '\n');
         next = end ? end + 1 : NULL;
@@ -230,62 +233,50 @@ static void write_token(const tokenizer *of, const uint32_t *code_of_byte, int64
     }
 }
 
-static shard_status close_file(FILE *file, const char *path)
-{
-    bool failed = ferror(file) != 0;
-    if (fclose(file) == 0 && !failed)
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-}
+/* A tokenizer, and the character of each byte. */
+typedef struct writing {
+    const tokenizer *of;
+    uint32_t code_of_byte[256];
+} writing;
 
-static FILE *create_file(const char *path)
+static void write_vocabulary(const void *state, FILE *file)
 {
-    FILE *file = fopen(path, "w");
-    if (!file)
-        shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-    return file;
-}
-
-static shard_status save_vocabulary(const tokenizer *of, const uint32_t *code_of_byte, const char *path)
-{
-    FILE *file = create_file(path);
-    if (!file)
-        return shard_last_status();
-    for (int64_t i = 0; i < tokenizer_size(of); i++) {
+    const writing *from = state;
+    for (int64_t i = 0; i < tokenizer_size(from->of); i++) {
         fputs(i ? ", \"" : "{\"", file);
-        write_token(of, code_of_byte, i, true, file);
+        write_token(from->of, from->code_of_byte, i, true, file);
         fprintf(file, "\": %" PRId64, i);
     }
     fputs("}\n", file);
-    return close_file(file, path);
 }
 
-static shard_status save_merges(const tokenizer *of, const uint32_t *code_of_byte, const char *path)
+static void write_merges(const void *state, FILE *file)
 {
-    FILE *file = create_file(path);
-    if (!file)
-        return shard_last_status();
+    const writing *from = state;
     fputs("#version: 0.2\n", file);
-    for (int64_t i = 0; i < of->merges; i++) {
-        write_token(of, code_of_byte, of->pair[0][i], false, file);
+    for (int64_t i = 0; i < from->of->merges; i++) {
+        write_token(from->of, from->code_of_byte, from->of->pair[0][i], false, file);
         fputc(' ', file);
-        write_token(of, code_of_byte, of->pair[1][i], false, file);
+        write_token(from->of, from->code_of_byte, from->of->pair[1][i], false, file);
         fputc('\n', file);
     }
-    return close_file(file, path);
 }
 
 shard_status tokenizer_save(const tokenizer *of, const char *folder)
 {
-    char path[PATH_MAX];
-    uint32_t code_of_byte[256];
+    char vocabulary[PATH_MAX], merges[PATH_MAX];
+    writing from = {.of = of};
+    if (!make_path(vocabulary, folder, "vocab.json") || !make_path(merges, folder, "merges.txt"))
+        return shard_last_status();
     tokenizer *order = tokenizer_make(true);
     if (!order)
         return shard_last_status();
-    fill_order(order, code_of_byte);
+    fill_order(order, from.code_of_byte);
     tokenizer_close(order);
-    shard_status status = make_path(path, folder, "vocab.json") ? save_vocabulary(of, code_of_byte, path) : shard_last_status();
+    shard_status status = text_save(vocabulary, write_vocabulary, &from);
     if (status == SHARD_OK && of->has_pairs)
-        status = make_path(path, folder, "merges.txt") ? save_merges(of, code_of_byte, path) : shard_last_status();
+        return text_save(merges, write_merges, &from);
+    if (status == SHARD_OK && unlink(merges) != 0 && errno != ENOENT)
+        return shard_error(SHARD_ERROR_IO, "%s: %s", merges, strerror(errno));
     return status;
 }

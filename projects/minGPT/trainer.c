@@ -2,6 +2,7 @@
 #include "trainer.h"
 
 #include "agree.h"
+#include "description.h"
 #include "training_run.h"
 
 #include <inttypes.h>
@@ -17,7 +18,8 @@ static tokenizer *make_tokenizer(const options *wanted, const text_sets *text)
     if (wanted->init_from)
         return tokenizer_open(wanted->init_from);
     if (wanted->tokenizer == OPTIONS_BPE)
-        return tokenizer_of_pairs(text->text[TEXT_TRAIN], text->bytes[TEXT_TRAIN], wanted->vocab_size);
+        return tokenizer_of_pairs(text->text[TEXT_TRAIN], text->bytes[TEXT_TRAIN],
+                                  wanted->vocab_size ? wanted->vocab_size : OPTIONS_VOCAB_SIZE);
     int64_t bytes;
     char *joined = text_join(text, &bytes);
     tokenizer *made = joined ? tokenizer_of_characters(joined, bytes) : NULL;
@@ -125,22 +127,36 @@ shard_status trainer_blocks(const trainer *run, int set, int64_t shift, const in
 
 /* ---- the network and its optimizers ---- */
 
-/* Loads model.safetensors of --init-from, or checkpoint.safetensors of a run that has not validated yet. */
+/* Loads model.safetensors of --init-from, or the latest checkpoint of a run that has not validated yet. */
 static shard_status load_network(trainer *run)
 {
     static const char *const names[] = {"model.safetensors", "checkpoint.safetensors"};
-    char path[2][PATH_MAX];
-    for (int i = 0; i < 2; i++)
-        if (snprintf(path[i], sizeof path[i], "%s/%s", run->options->init_from, names[i]) >= (int)sizeof path[i])
+    const char *folder = run->options->init_from;
+    char path[2][PATH_MAX], newest[PATH_MAX];
+    double having[2]; /* ranks that see the file: all take the same one */
+    int64_t step;
+    for (int i = 0; i < 2; i++) {
+        if (snprintf(path[i], sizeof path[i], "%s/%s", folder, names[i]) >= (int)sizeof path[i])
             return shard_error(SHARD_ERROR_IO, "--init-from: a path of more than %d bytes", PATH_MAX - 1);
-    bool latest = access(path[0], F_OK) != 0 && access(path[1], F_OK) == 0;
-    return gpt_load(run->network, path[latest]);
+        having[i] = access(path[i], F_OK) == 0;
+    }
+    if (training_sum(having, 2) != SHARD_OK)
+        return shard_last_status();
+    for (int i = 0; i < 2; i++)
+        if (having[i] > 0)
+            return gpt_load(run->network, path[i]);
+    if (shard_latest_checkpoint(folder, INT64_MAX, &step, newest, sizeof newest) != SHARD_OK)
+        return shard_last_status();
+    if (step < 0)
+        return shard_error(SHARD_ERROR_IO, "--init-from %s: there is no %s, %s or step-N/%s", folder, names[0], names[1],
+                           names[1]);
+    return gpt_load(run->network, newest);
 }
 
 static shard_status make_network(trainer *run)
 {
     const options *wanted = run->options;
-    options_config(wanted, tokenizer_size(run->tokenizer), &run->config);
+    options_config(wanted, run->tokenizer, &run->config);
     shard_status status = shard_agree(shard_world()); /* config.json may be malformed on one rank alone */
     if (status != SHARD_OK)
         return status;
@@ -236,13 +252,8 @@ static shard_status resume(trainer *run)
 static shard_status save_description(const trainer *run)
 {
     const char *output = run->options->training.output;
-    char path[PATH_MAX];
-    if (output && shard_group_rank(shard_world()) == 0) {
-        if (snprintf(path, sizeof path, "%s/config.json", output) >= (int)sizeof path)
-            shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
-        else if (config_write(&run->config, path, run->tokenizer->end_of_text) == SHARD_OK)
-            tokenizer_save(run->tokenizer, output);
-    }
+    if (output && shard_group_rank(shard_world()) == 0)
+        description_save(&run->config, run->tokenizer, output);
     return shard_agree(shard_world());
 }
 

@@ -59,7 +59,7 @@ shard_status evaluate(trainer *run, double *loss, bool *interrupted);
 
 /* ---- generate.c ---- */
 
-/* Prints continuations of --prompt. Collective over the world. */
+/* Prints continuations of --prompt; after a Ctrl-C as far as they are. Collective over the world. */
 shard_status generate(trainer *run);
 
 #endif
