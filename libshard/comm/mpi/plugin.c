@@ -6,11 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 mpi_world mpi;
 
 /* Seconds that ranks have to read of a failure before the job is aborted. */
 #define FAREWELL_SECONDS 2.0
+
+#define LATE_MICROSECONDS 500000 /* TCP sends a lost packet again after 200 ms at first */
 
 /* How many groups of the same ranks this process has made. */
 typedef struct birth {
@@ -142,6 +145,17 @@ static bool has_failed_peer(void)
     return failed;
 }
 
+/* MPICH over UCX hangs in MPI_Finalize if a rank polls MPI after another one has closed its connections: when the message that
+ * the other one is ready was lost and comes late. So that none closes them by then, a rank that has all these messages calls
+ * nothing of MPI for longer than TCP takes to send a lost packet again. Ranks of one host lose none. */
+static void wait_for_late_ranks(void)
+{
+#ifdef MPICH_VERSION
+    if (mpi.several_hosts)
+        usleep(LATE_MICROSECONDS);
+#endif
+}
+
 static void end_mpi(void)
 {
     mpi_say_farewell(mpi.failure);
@@ -152,6 +166,7 @@ static void end_mpi(void)
     }
     if (mpi.failed || !together || has_failed_peer())
         mpi_abort();
+    wait_for_late_ranks();
     mpi_watch("MPI_Finalize");
     MPI_Comm_free(&mpi.news);
     MPI_Comm_free(&mpi.comm);
@@ -191,6 +206,17 @@ static const shard_transport mpi_transport = {
 };
 
 /* Up to the first collective of libshard's own, everything blocks. */
+static shard_status find_hosts(void)
+{
+    MPI_Comm host;
+    int size;
+    MPI_TRY(MPI_Comm_split_type(mpi.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+    MPI_TRY(MPI_Comm_size(host, &size));
+    MPI_TRY(MPI_Comm_free(&host));
+    mpi.several_hosts = size < mpi.size;
+    return SHARD_OK;
+}
+
 static shard_status connect_ranks(int *argc, char ***argv)
 {
     int running, provided;
@@ -203,7 +229,7 @@ static shard_status connect_ranks(int *argc, char ***argv)
     MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.news));
     MPI_TRY(MPI_Comm_rank(mpi.comm, &mpi.rank));
     MPI_TRY(MPI_Comm_size(mpi.comm, &mpi.size));
-    return SHARD_OK;
+    return find_hosts();
 }
 
 static shard_status start_mpi(int *argc, char ***argv)

@@ -52,6 +52,7 @@ typedef struct mpi_world {
     MPI_Comm comm; /* all ranks' */
     MPI_Comm news;
     int rank, size;
+    bool several_hosts;
     bool started_here; /* MPI_Init was called here, so MPI_Finalize is, too */
     bool ended;        /* MPI_Finalize has been called */
     bool failed;       /* this rank has an error, or a wait was given up: requests are left, so the job must be aborted */
