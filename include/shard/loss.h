@@ -89,6 +89,8 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
  * training has both options too; of other logits, which are cosines then, it has .margin alone.
  * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias.
+ * The gradient of an ignored row of x is 0, also where the row is NaN. Then that of the weight is NaN, as of shard_linear; with
+ * .normalized that of the row is, too, as of shard_normalize.
  * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
  * labels, as for a column-parallel layer. Differs from the two functions by rounding.
  * *label_rank (NULL: not wanted) is as for shard_cross_entropy: it is counted in the forward's sweep, after a product of x with
