@@ -415,13 +415,28 @@ def check_long_prompt(folder, out):
         check(whole[len(long):] == short[len(last[0]):] and len(whole) > len(long) + 12, f"{whole} and {short} on {ranks} ranks")
 
 
+def wait_for_handlers(process, ranks):
+    """Until each rank handles SIGINT."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            states = [pathlib.Path(f"/proc/{pid}/status").read_text() for pid in (children if ranks > 1 else [process.pid])]
+        except FileNotFoundError: # a child that has ended
+            continue
+        caught = [int(line.split()[1], 16) for text in states for line in text.splitlines() if line.startswith("SigCgt:")]
+        if len(caught) == ranks and all(mask & 1 << (signal.SIGINT - 1) for mask in caught):
+            return
+        time.sleep(0.01)
+
+
 def check_interrupts(folder, out):
     """A Ctrl-C ends --generate after the token that is drawn, on all ranks, and prints the text so far."""
     for ranks in (1, 2):
         launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
         process = subprocess.Popen([*launcher, MINGPT, "--generate", "--init-from", out, "--prompt", "audio", "--max-new-tokens", "200000"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"))
-        time.sleep(1)
+        wait_for_handlers(process, ranks)
         try:
             process.send_signal(signal.SIGINT)
             output, errors = process.communicate(timeout=LIMIT)

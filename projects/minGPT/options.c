@@ -34,7 +34,8 @@ static const command_option table[] = {
     {COMMAND_WHOLE, "n-head", "heads of a layer; 0: as --model-type", "N", AT(n_head), .most = 1 << 20},
     {COMMAND_WHOLE, "n-embd", "features of a token, a multiple of the heads; 0: as --model-type", "N", AT(n_embd),
      .most = 1 << 20},
-    {COMMAND_WHOLE, "block-size", "tokens that the model sees; 0: 128", "N", AT(block_size), .most = 1 << 24},
+    {COMMAND_WHOLE, "block-size", "tokens that the model sees; 0: those of --init-from, else 128", "N", AT(block_size),
+     .most = 1 << 24},
     {COMMAND_CHOICE, "tie-word-embeddings",
      "whether the head's weight is the token embedding's: yes or no; auto: as in --init-from, else yes", "ANSWER",
      AT(tie_word_embeddings), .choices = answers},
@@ -118,9 +119,8 @@ const command_line options_line = {
              "attention, MLP and head can be split over ranks. The same text is in the same step on any number of ranks.\n"
              "Files are those of GPT-2 in Hugging Face's transformers. With --generate it continues a text, and TEXT is left\n"
              "out. Defaults are in parentheses.\n",
-    .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once. "
-               "With --generate\n"
-               "it prints the text as far as it is, and ends.\n",
+    .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n"
+               "With --generate it prints the text as far as it is, and ends.\n",
 };
 
 /* ---- options of training and of generation ---- */
