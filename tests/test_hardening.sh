@@ -2,7 +2,7 @@
 # What compiler and linker were asked for against attacks is in each installed file, as far as they have it.
 # Usage: test_hardening.sh MACHINE FLAG... -- FILE... The first file is the library.
 set -eu
-machine=$1 flags= failed=0 checked=0
+machine=$1 flags='' failed=0 checked=0
 shift
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
     flags="$flags $1"
@@ -17,7 +17,7 @@ library=$1
 
 has() { # whether it was asked for, as a pattern
     case "$flags " in
-    *" "$1" "*) ;;
+    *\ $1\ *) ;;
     *) return 1 ;;
     esac
 }

@@ -89,6 +89,17 @@ static bool names_rank(const char *text, int rank)
     return (alone >> rank & 1) && __builtin_popcount(alone) <= 2;
 }
 
+/* Of "rank 1 calls A while ranks 0 and 2 call B": whether the others' side names the function, which they called. */
+static bool others_call(const char *text, int rank, const char *function)
+{
+    char calls[24];
+    snprintf(calls, sizeof calls, "rank %d calls ", rank);
+    const char *then = strstr(text, " while "), *named = strstr(text, function), *odd = strstr(text, calls);
+    if (!then || !odd)
+        return true;
+    return odd < then ? strstr(then, function) != NULL : named && named < then;
+}
+
 /* The errors of the ranks, by the first of those that are left. */
 static void judge(const collective_call *call, const call_case *c)
 {
@@ -112,6 +123,8 @@ static void judge(const collective_call *call, const call_case *c)
         report(call, c, "the function is not named", first);
     if (!names_rank(shared->text[first], c->odd))
         report(call, c, "the rank is not singled out", first);
+    if (!names_file && !others_call(shared->text[first], c->odd, reported(call)))
+        report(call, c, "the others' call is told of the rank", first);
 }
 
 /* After its failure. */

@@ -165,9 +165,10 @@ typedef struct shard_save_checkpoint_options {
 
 /* shard_save as the checkpoint of a step, of at least 0, in a directory, which is made if it is not there (its parent must be).
  * When the file is durable, older checkpoints are removed but for the newest; those of later steps stay. Folders of saves that
- * did not end are removed, of any step and for any max_to_keep. A damaged checkpoint (a malformed header, another size) does not
- * count as one that stays. Errors: as shard_save; ARGUMENT, a negative step, max_to_keep of 1. A checkpoint that cannot be
- * removed is a line of the log. Collective over the world. As orbax's CheckpointManager.save. */
+ * did not end are removed, of any step and for any max_to_keep. The first rank removes them; the others may return before that.
+ * A damaged checkpoint (a malformed header, another size) does not count as one that stays. Errors: as shard_save; ARGUMENT, a
+ * negative step, max_to_keep of 1. A checkpoint that cannot be removed is a line of the log. Collective over the world. As orbax's
+ * CheckpointManager.save. */
 #define shard_save_checkpoint(tensors, directory, step, ...)                                                                     \
     SHARD_GIVEN(shard_save_checkpoint_with(                                                                                      \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
