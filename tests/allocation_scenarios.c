@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 double scenario_sum;
 char scenario_folder[400];
@@ -728,7 +729,8 @@ static void run_saves_in_background(void)
         shard_metadata_set(metadata, "name", "value");
         shard_async_save *save = shard_save_async(list, path, metadata);
         shard_metadata_destroy(metadata);
-        shard_async_save_poll(save, &done);
+        while (shard_async_save_poll(save, &done) == SHARD_OK && !done) /* it allocates when the writers have ended */
+            usleep(200);
         shard_async_save_finish(save);
         shard_async_save_finish(shard_save_checkpoint_async(list, folder, 1, NULL));
         shard_tensors_destroy(list);
