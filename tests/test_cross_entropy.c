@@ -605,6 +605,8 @@ START_TEST(refuses_factors)
         refused(shard_cross_entropy(logits, labels, .logit_scale = 0), SHARD_ERROR_ARGUMENT,
                 "shard_cross_entropy: logit_scale 0*");
         refused(shard_cross_entropy(logits, labels, .soft_cap = NAN), SHARD_ERROR_ARGUMENT, "shard_cross_entropy: soft_cap nan*");
+        refused(shard_cross_entropy(logits, labels, .soft_cap = 5.0, .margin = SHARD_MARGIN(.m2 = 0.5)), SHARD_ERROR_UNSUPPORTED,
+                "shard_cross_entropy: soft_cap 5 with a margin*");
     }
 }
 END_TEST

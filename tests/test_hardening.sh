@@ -48,7 +48,7 @@ for file; do
     need -fcf-protection=full "landing pads" 'objdump -d --no-show-raw-insn "$1" | grep -q endbr64'
     # A frame of more than a page is touched page by page: it is not taken in one step.
     need -fstack-clash-protection "large frames in steps of a page" \
-        '! objdump -d --no-show-raw-insn "$1" | grep -E "sub +\\\$0x(1[0-9a-f]{3}|[2-9a-e][0-9a-f]{3}|[0-9a-f]{5,7}),%rsp" | grep -qv "\\\$0x1000,%rsp"'
+        '! objdump -d --no-show-raw-insn "$1" | grep -E "sub +\\\$0x(1[0-9a-f]{3}|[2-9a-f][0-9a-f]{3}|[0-9a-f]{5,7}),%rsp" | grep -qv "\\\$0x1000,%rsp"'
 done
 file=$library
 if [ "$machine" = x86_64 ]; then

@@ -138,7 +138,11 @@ START_TEST(test_refusals)
     ck_assert_ptr_null(shard_iresnet("r50"));
     check_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: *\"r50\"*iresnet100*");
     ck_assert_ptr_null(shard_iresnet("iresnet18", .width = 0));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: *width 0*");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: width 0; 1 to *");
+    ck_assert_ptr_null(shard_iresnet("iresnet18", .width = INT64_MAX / 8));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: width 1152921504606846975; 1 to *");
+    ck_assert_ptr_null(shard_iresnet("iresnet18", .dtype = SHARD_INT64));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: dtype int64*");
     ck_assert_ptr_null(shard_iresnet("iresnet18", .num_features = 0));
     check_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: num_features 0*");
     ck_assert_ptr_null(shard_iresnet("iresnet18", .image_size = 0));

@@ -436,6 +436,7 @@ static const rule refused[] = {
     {"multiply partial sums", mul, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
     {"prelu of partial sums", prelu, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(4)}, {PARTIAL, WHOLE}},
     {"prelu, weight split", prelu, NULL, 2, {SHARD_SHAPE(3, 4), SHARD_SHAPE(8)}, {WHOLE, 0}},
+    {"prelu of one channel, weight split", prelu, NULL, 2, {SHARD_SHAPE(3, 1), SHARD_SHAPE(2)}, {WHOLE, 0}},
     {"subtract from partial sums", sub, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, WHOLE}},
     {"two partial sums", of_two, NULL, 2, {SHARD_SHAPE(3), SHARD_SHAPE(3)}, {PARTIAL, PARTIAL}},
     {"a whole column for rows", of_two, NULL, 2, {SHARD_SHAPE(8, 3), SHARD_SHAPE(4, 1)}, {0, WHOLE}},

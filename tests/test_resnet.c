@@ -140,7 +140,11 @@ START_TEST(test_refusals)
     ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .stem = (shard_resnet_stem)2));
     check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: *stem 2*");
     ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .width = 0));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width 0*");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width 0; 1 to *");
+    ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .width = INT64_MAX / 8));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width 1152921504606846975; 1 to *");
+    ck_assert_ptr_null(shard_resnet("resnet18", CLASSES, .dtype = SHARD_INT64));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_resnet: dtype int64*");
     ck_assert_ptr_null(shard_resnet("resnet18", -1));
     check_error(shard_last_status(), "*-1*");
     ck_assert(!shard_resnet_exists(NULL) && shard_resnet_features(NULL) == 0 && shard_resnet_features("vgg") == 0);

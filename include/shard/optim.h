@@ -33,8 +33,8 @@ SHARD_BEGIN_C
  *   .rounding = SHARD_ROUNDING_KAHAN keeps what rounding takes from a weight in a second 16-bit tensor, the state
  *   "<name>.compensation", and adds it in the next step. That of a float16 weight is stored times 2^11, so that float16 has it
  *   for weights of every size: the two together have the digits of a multiple of 2^-35, and 22 binary digits at most. A
- *   compensation of more than half a unit of the weight's last place, left from values that were overwritten since, is
- *   ignored. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
+ *   compensation of more than 2^-11 of a float16 weight, or 2^-8 of a bfloat16 one, is left from values that were overwritten
+ *   since, and is ignored. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
  *
  * Both concern bfloat16 and float16 parameters only; float32 and float64 parameters are written as they are computed.
  *

@@ -88,8 +88,9 @@ SHARD_KERNEL float shard_rounding_lost(bool bfloat16, float x, float value)
     return fabsf(lost) <= 0x1p127f ? lost * shard_rounding_unit(bfloat16) : 0.0f;
 }
 
-/* A value's compensation as it counts, of the stored one. One of more than half a unit of the value's last place is of another
- * value, which was overwritten between two steps, and counts as 0. Below 2^-14 that unit of float16 is 2^-24. */
+/* A value's compensation as it counts, of the stored one. Rounding takes at most 2^-11 of a float16 value, 2^-8 of a
+ * bfloat16 one; more is of another value, which was overwritten between two steps, and counts as 0. Below 2^-14 float16 has units
+ * of 2^-24. */
 SHARD_KERNEL float shard_rounding_rest(bool bfloat16, float value, float stored)
 {
     float size = fabsf(value), rest = stored / shard_rounding_unit(bfloat16);

@@ -87,7 +87,7 @@ SHARD_KERNEL_ENTRY(shard_status, unary_backward, shard_device *, shard_unary, co
 SHARD_KERNEL_ENTRY(shard_status, binary, shard_device *, shard_binary, const shard_expansion *, const void *a, const void *b,
                void *y, shard_dtype)
 /* dx = dy times the derivative by operand 0 or 1, for each element of the result; of DIV by
- * operand 1, POW, MINIMUM and MAXIMUM. dx may be dy. */
+ * operand 1, POW, MINIMUM, MAXIMUM and PRELU. dx may be dy. */
 SHARD_KERNEL_ENTRY(shard_status, binary_backward, shard_device *, shard_binary, int operand, const shard_expansion *,
                const void *a, const void *b, const void *dy, void *dx, shard_dtype)
 /* y = 1 where a op b, else 0; every dtype. */

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "models/block.h"
 #include "nn/nn.h"
 
 #include <inttypes.h>
@@ -58,21 +59,10 @@ static shard_tensor *block_forward(shard_module *block, shard_tensor *x)
     y = run(block, "prelu", y);
     y = run(block, "conv2", y);
     y = run(block, "bn3", y);
-    int last = shard_module_child_count(block) - 1;
-    bool changes = strcmp(shard_module_child_name(block, last), "downsample") == 0;
-    return shard_add(y, changes ? shard_forward(shard_module_child_at(block, last), x) : x);
+    return shard_add(y, shard_block_shortcut(block, x));
 }
 
 static const shard_module_type block_type = {.name = "iresnet block", .forward = block_forward};
-
-/* The module if everything was added to it; else NULL. */
-static shard_module *checked(shard_module *module)
-{
-    if (shard_last_status() == SHARD_OK)
-        return module;
-    shard_module_destroy(module);
-    return NULL;
-}
 
 /* insightface's initial values. */
 static shard_module *make_convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride, shard_dtype dtype)
@@ -97,7 +87,7 @@ static shard_module *make_block(int64_t in, int64_t out, int64_t stride, shard_d
         shard_module_add_child(
             block, "downsample",
             shard_nn_sequential(make_convolution(in, out, 1, stride, dtype), shard_nn_batch_norm(out, .dtype = dtype)));
-    return checked(block);
+    return shard_module_checked(block, shard_last_status());
 }
 
 static shard_module *make_stage(int blocks, int64_t in, int64_t out, shard_dtype dtype)
@@ -141,13 +131,18 @@ static shard_status check(const char *arch, const shard_iresnet_options *options
         return shard_null_argument("shard_iresnet", "arch");
     if (!find(arch))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: there is no \"%s\"; there are %s", arch, shard_iresnet_names());
-    if (options->num_features < 1 || options->width < 1 || options->width > INT64_MAX >> 40)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_iresnet: num_features %" PRId64 ", width %" PRId64 "; at least 1 of each is needed",
-                           options->num_features, options->width);
+    if (options->num_features < 1)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: num_features %" PRId64 "; at least 1 is needed",
+                           options->num_features);
+    if (options->width < 1 || options->width > SHARD_MODEL_MOST_WIDTH)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: width %" PRId64 "; 1 to %" PRId64 " channels", options->width,
+                           SHARD_MODEL_MOST_WIDTH);
     if (options->image_size < 1 || options->image_size > MOST_SIDE)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: image_size %" PRId64 "; 1 to %d pixels", options->image_size,
                            MOST_SIDE);
+    if (!shard_dtype_is_float(options->dtype))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_iresnet: dtype %s; a floating one is needed",
+                           shard_dtype_name(options->dtype));
     return SHARD_OK;
 }
 
@@ -183,5 +178,5 @@ shard_module *shard_iresnet_with(const char *arch, const shard_iresnet_options *
     shard_module_add_child(module, "dropout", shard_nn_dropout(options.dropout));
     shard_module_add_child(module, "fc", shard_nn_linear(in * side * side, options.num_features, .dtype = dtype));
     shard_module_add_child(module, "features", make_features(options.num_features, dtype));
-    return checked(module);
+    return shard_module_checked(module, shard_last_status());
 }

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/memory.h"
+#include "models/block.h"
 #include "nn/nn.h"
 
 #include <inttypes.h>
@@ -70,18 +71,10 @@ static shard_tensor *convolve_norm_relu(shard_module *module, const char *convol
     return z;
 }
 
-/* x in the shape of the block's result: through "downsample", the last child, if there is one. */
-static shard_tensor *shortcut(shard_module *block, shard_tensor *x)
-{
-    int last = shard_module_child_count(block) - 1;
-    bool changes = strcmp(shard_module_child_name(block, last), "downsample") == 0;
-    return changes ? shard_forward(shard_module_child_at(block, last), x) : x;
-}
-
 static shard_tensor *basic_forward(shard_module *block, shard_tensor *x)
 {
     shard_tensor *y = convolve_norm_relu(block, "conv1", "bn1", x, NULL);
-    return convolve_norm_relu(block, "conv2", "bn2", y, shortcut(block, x));
+    return convolve_norm_relu(block, "conv2", "bn2", y, shard_block_shortcut(block, x));
 }
 
 static shard_tensor *bottleneck_forward(shard_module *block, shard_tensor *x)
@@ -89,20 +82,11 @@ static shard_tensor *bottleneck_forward(shard_module *block, shard_tensor *x)
     shard_tensor *y = convolve_norm_relu(block, "conv1", "bn1", x, NULL);
     shard_tensor *z = convolve_norm_relu(block, "conv2", "bn2", y, NULL);
     shard_release(y);
-    return convolve_norm_relu(block, "conv3", "bn3", z, shortcut(block, x));
+    return convolve_norm_relu(block, "conv3", "bn3", z, shard_block_shortcut(block, x));
 }
 
 static const shard_module_type basic_block = {.name = "basic block", .forward = basic_forward};
 static const shard_module_type bottleneck = {.name = "bottleneck", .forward = bottleneck_forward};
-
-/* The module if everything was added to it; else NULL. */
-static shard_module *checked(shard_module *module)
-{
-    if (shard_last_status() == SHARD_OK)
-        return module;
-    shard_module_destroy(module);
-    return NULL;
-}
 
 static void add_convolution(shard_module *module, const char *convolution, const char *norm, int64_t in, int64_t out,
                             int64_t kernel, int64_t stride, shard_dtype dtype)
@@ -129,7 +113,7 @@ static shard_module *make_block(const architecture *arch, int64_t in, int64_t wi
         shard_module_add_child(block, "downsample",
                                shard_nn_sequential(shard_nn_conv2d(in, out, 1, .stride = stride, .bias = false, .dtype = dtype),
                                                    shard_nn_batch_norm(out, .dtype = dtype)));
-    return checked(block);
+    return shard_module_checked(block, shard_last_status());
 }
 
 static shard_module *make_stage(const architecture *arch, int blocks, int64_t in, int64_t width, int64_t stride,
@@ -167,16 +151,20 @@ static shard_tensor *resnet_forward(shard_module *module, shard_tensor *images)
 
 static const shard_module_type resnet_type = {.name = "resnet", .forward = resnet_forward, .destroy = shard_module_free};
 
-static shard_status check(const char *arch, shard_resnet_stem stem, int64_t width)
+static shard_status check(const char *arch, const shard_resnet_options *options)
 {
     if (!arch)
         return shard_null_argument("shard_resnet", "arch");
     if (!find(arch))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no \"%s\"; there are %s", arch, shard_resnet_names());
-    if (width < 1)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width %" PRId64 "; at least 1 channel is needed", width);
-    if (stem != SHARD_RESNET_STEM_IMAGENET && stem != SHARD_RESNET_STEM_SMALL)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no stem %d", (int)stem);
+    if (options->width < 1 || options->width > SHARD_MODEL_MOST_WIDTH)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: width %" PRId64 "; 1 to %" PRId64 " channels", options->width,
+                           SHARD_MODEL_MOST_WIDTH);
+    if (options->stem != SHARD_RESNET_STEM_IMAGENET && options->stem != SHARD_RESNET_STEM_SMALL)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: there is no stem %d", (int)options->stem);
+    if (!shard_dtype_is_float(options->dtype))
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet: dtype %s; a floating one is needed",
+                           shard_dtype_name(options->dtype));
     return SHARD_OK;
 }
 
@@ -185,7 +173,7 @@ shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const sha
     SHARD_READ_OPTIONS(shard_resnet_options, SHARD_RESNET_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    if (check(arch, options.stem, options.width) != SHARD_OK)
+    if (check(arch, &options) != SHARD_OK)
         return NULL;
     const architecture *found = find(arch);
     resnet *own = shard_calloc(1, sizeof *own);
@@ -203,7 +191,7 @@ shard_module *shard_resnet_with(const char *arch, int64_t num_classes, const sha
         in = width * expansion(found);
     }
     shard_module_add_child(module, "fc", shard_nn_linear(in, num_classes, .dtype = options.dtype));
-    return checked(module);
+    return shard_module_checked(module, shard_last_status());
 }
 
 shard_status shard_resnet_gather_features(shard_module *module, shard_group *group)

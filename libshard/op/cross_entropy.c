@@ -185,7 +185,12 @@ static bool check_logits_options(const loss_call *call, const shard_cross_entrop
             "%s: %s for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training, or call "
             "shard_linear_cross_entropy",
             call->rows.function, options->sample ? "a sample of classes" : "normalized rows");
-    return !options->sample && !options->normalized;
+    else if (options->margin && options->soft_cap != 0.0)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", call->rows.function,
+                    options->soft_cap);
+    else
+        return true;
+    return false;
 }
 
 /* If rows are split over a group, each rank has the losses of its rows. */

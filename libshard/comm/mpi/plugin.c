@@ -3,9 +3,11 @@
 
 #include "base/hash.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 mpi_world mpi;
@@ -13,7 +15,7 @@ mpi_world mpi;
 /* Seconds that ranks have to read of a failure before the job is aborted. */
 #define FAREWELL_SECONDS 2.0
 
-#define LATE_MICROSECONDS 500000 /* TCP sends a lost packet again after 200 ms at first */
+#define LATE_NANOSECONDS 500000000 /* on a connection that was used TCP sends a lost packet again after 200 ms */
 
 /* How many groups of the same ranks this process has made. */
 typedef struct birth {
@@ -150,10 +152,9 @@ static bool has_failed_peer(void)
  * nothing of MPI for longer than TCP takes to send a lost packet again. Ranks of one host lose none. */
 static void wait_for_late_ranks(void)
 {
-#ifdef MPICH_VERSION
-    if (mpi.several_hosts)
-        usleep(LATE_MICROSECONDS);
-#endif
+    struct timespec left = {.tv_nsec = LATE_NANOSECONDS};
+    while (mpi.several_hosts && nanosleep(&left, &left) != 0 && errno == EINTR) /* a handler of the program's */
+        ;
 }
 
 static void end_mpi(void)
@@ -205,18 +206,20 @@ static const shard_transport mpi_transport = {
     .close = mpi_close,
 };
 
-/* Up to the first collective of libshard's own, everything blocks. */
 static shard_status find_hosts(void)
 {
+#ifdef MPICH_VERSION /* whose end waits for late ranks */
     MPI_Comm host;
     int size;
     MPI_TRY(MPI_Comm_split_type(mpi.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
     MPI_TRY(MPI_Comm_size(host, &size));
     MPI_TRY(MPI_Comm_free(&host));
     mpi.several_hosts = size < mpi.size;
+#endif
     return SHARD_OK;
 }
 
+/* Up to the first collective of libshard's own, everything blocks. */
 static shard_status connect_ranks(int *argc, char ***argv)
 {
     int running, provided;
