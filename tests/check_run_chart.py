@@ -40,6 +40,16 @@ def main():
         for path in root.iter(SVG + "polyline"):
             for point in path.get("points").split():
                 assert all(0 <= float(place) <= float(root.get("width")) for place in point.split(",")), point
+        subprocess.run([*command, "--steps", f"a={folder}/a"], check=True)
+        titles = {title.text for title in xml.etree.ElementTree.parse(picture).getroot().iter(SVG + "title")}
+        assert {"a: 1.125 after 40 steps", "a: 80.25 after 40 steps"} < titles, titles
+        write(folder / "long", [line(step + 1, 1.0, loss=float(step % 2)) for step in range(4981)])
+        subprocess.run([*command, f"long={folder}/long"], check=True)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        points = next(root.iter(SVG + "polyline")).get("points").split()
+        assert len(points) == 250, len(points)
+        assert len({round(float(point.split(",")[1])) for point in points[:-1]}) == 1, points  # means of 0 and 1
+        assert "long: 0 after 83 minutes" in {title.text for title in root.iter(SVG + "title")}
         (folder / "bad").write_text("{\n")
         for runs, wrong in (([f"x={folder}/bad"], "bad:1: not a line of --metrics"), ([str(folder / "a")], "is not NAME=VALUE")):
             done = subprocess.run([*command, *runs], check=False, stderr=subprocess.PIPE, text=True)
