@@ -253,6 +253,20 @@ def check_computing(folder, one):
     check(losses(train(folder))[5] != whole[5], "dropout changes nothing")
 
 
+def check_few_blocks(folder):
+    """13 blocks for validation: the second of two ranks has none of the last batch, and ZeRO 3 gathers the values of both."""
+    few = folder / "few"
+    few.mkdir()
+    make_text(few)
+    path = few / "text/val.txt"
+    path.write_text(path.read_text()[:13 * 16 + 1])
+    short = ["--epochs", 1, "--val-interval", 1]
+    one = train(few, *short)
+    for options in (["--enable-zero-optim", 3], []):
+        compare(f"13 blocks for validation, {options}", losses(train(few, *short, *options, ranks=2)), losses(one))
+    check(one[-1].get("validation") and one[-1]["tokens"] == 13 * 16, f"13 blocks for validation: {one[-1]}")
+
+
 def check_resume(folder):
     out, one = folder / "out", losses(train(folder, "--tokenizer", "bpe", "--vocab-size", 300))
     saved = ["--tokenizer", "bpe", "--vocab-size", 300, "--output", out, "--keep", 2, "--save-every", 3]
@@ -583,6 +597,7 @@ def main():
         check_bad_files(folder)
         make_text(folder)
         check_computing(folder, check_ranks(folder))
+        check_few_blocks(folder)
         out = check_resume(folder)
         check_file(folder, out)
         check_cache(folder, out)
