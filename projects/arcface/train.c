@@ -44,8 +44,7 @@ static shard_tensor *draw_sample(const trainer *run)
     const options *wanted = run->options;
     if (wanted->margin.sample_rate >= 1)
         return NULL;
-    int64_t first = run->at.epoch_step * wanted->training.batch, left = run->data.images - first;
-    int64_t count = left < wanted->training.batch ? left : wanted->training.batch;
+    int64_t count = wanted->training.batch, first = run->at.epoch_step * count;
     int64_t *labels = calloc((size_t)count, sizeof *labels);
     if (!labels) {
         shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
@@ -141,7 +140,7 @@ static shard_status report(trainer *run, const step *made, double epoch_loss)
                         made->images / made->seconds, made->lr);
     training_loss_describe(made->lost, skipped, text + used, sizeof text - (size_t)used);
     progress_step(&run->progress, title, run->at.epoch_step,
-                  training_steps_to_make(&run->options->training, &run->at, loader_steps(run->data.train)), text);
+                  training_steps_to_make(&run->options->training, &run->at, trainer_steps(run)), text);
     return metrics_write(run->metrics, &entry);
 }
 
