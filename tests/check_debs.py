@@ -143,6 +143,18 @@ def check_resume(folder, one):
           f"{done}")
 
 
+def check_batch_sizes(folder, one):
+    """Two epochs with batches of 12, then two with 24: their learning rates are those of a run with 24 from the beginning."""
+    points = sum(line["points"] for line in one if line["epoch"] == 0)
+    saved = ["--epochs", 4, "--output", folder / "sizes"]
+    first = train(folder, *saved, "-b", 12, "--steps", 2 * -(-points // 12))
+    check(first[-1]["epoch"] == 1, f"two epochs of {points} points: {first[-1]}")
+    found, whole = (train(folder, *options) for options in ([*saved, "--resume", "auto"], ["--epochs", 4]))
+    rates = [[line["lr"] for line in lines if line["epoch"] >= 2 and not line.get("validation")] for lines in (found, whole)]
+    check(len(rates[0]) == 18 and len(set(rates[0])) == 18, f"18 steps of two epochs: {rates[0]}")
+    compare("learning rates after another batch size", *rates, 0)
+
+
 def check_head_options(folder):
     lines = train(folder, "--head-dtype", "bfloat16", "--head-optimizer", "rowwise-adagrad", "--head-lr", "0.05", "--enable-model-parallel",
                   ranks=2)
@@ -201,6 +213,7 @@ def main():
         one = train(folder)
         check_ranks(folder, one)
         check_resume(folder, one)
+        check_batch_sizes(folder, one)
         check_head_options(folder)
         check_parallel_options(folder, one)
         check_interrupted(folder)

@@ -105,7 +105,8 @@ static shard_status step_once(trainer *run, counts *whole, step *made)
 {
     double begun = progress_clock();
     const loader_batch *batch;
-    *made = (step){.lr = training_optimizers_set_lr(&run->optimizers, run->at.step), .lost = -1};
+    double lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
+    *made = (step){.lr = lr, .lost = -1};
     training_loss_begin(&run->optimizers);
     loader_next(run->data.train, &batch);
     shard_status status = shard_agree(shard_world()); /* one rank alone may have too many damaged images */

@@ -63,7 +63,8 @@ static shard_status step_once(trainer *run, step *made, bool *interrupted)
 {
     double begun = progress_clock(), loss = 0;
     int64_t parts = run->options->accumulate, count, blocks = 0;
-    *made = (step){.lr = training_optimizers_set_lr(&run->optimizers, run->at.step)};
+    double lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
+    *made = (step){.lr = lr};
     training_loss_begin(&run->optimizers);
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++, blocks += count) {
