@@ -196,6 +196,8 @@ def check_interrupted(folder):
 
 def check_errors(folder):
     train(folder, "--keep", 1, expect="--keep 1: the one before must stay")
+    for option in (["--keep", 2], ["--save-every", 5], ["--save-async"]):
+        train(folder, *option, expect=f"{option[0]} needs --output")
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")

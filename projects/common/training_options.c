@@ -164,8 +164,11 @@ shard_status training_options_check(const training_options *wanted)
     if (wanted->keep == 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--keep 1: the one before must stay until the next is written; take at least 2, or 0");
-    if ((wanted->keep || wanted->save_async) && !wanted->output)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs --output", wanted->keep ? "keep" : "save-async");
+    if ((wanted->keep || wanted->save_every || wanted->save_async) && !wanted->output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs --output",
+                           wanted->keep         ? "keep"
+                           : wanted->save_every ? "save-every"
+                                                : "save-async");
     if (training_resumes_auto(wanted) && wanted->evaluate)
         return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto is for training: give --evaluate the file");
     if (training_resumes_auto(wanted) && !wanted->output)
