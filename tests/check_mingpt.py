@@ -401,6 +401,26 @@ def check_generation(folder, out):
     check(generate(out, "--max-new-tokens", 30, "--do-sample", "--top-k", 1) == generate(out, "--max-new-tokens", 30), "top-k 1")
 
 
+def check_full_device(folder, out):
+    """A text that standard output does not take is an error, on all ranks."""
+    for ranks in (1, 2):
+        launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([*launcher, MINGPT, "--generate", "--init-from", out, "--max-new-tokens", "3"], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=LIMIT, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        check(done.returncode == 1 and done.stderr.count(b"standard output: No space left") == 1, f"/dev/full, {ranks} ranks: {done}")
+
+
+def check_bench(folder):
+    """bench.py without PyTorch: characters, whose number is TEXT's, and byte pairs."""
+    bench = pathlib.Path(PREPARE).parent / "bench.py"
+    options = "--no-torch --model-type gpt-nano --block-size 16 --batch-size 12 --steps 4 --warmup 1 --threads 1 --ranks 1,2".split()
+    for tokenizer, loss in (("char", "loss 3.2"), ("bpe", "loss 5.7")): # the logarithms of 25 and 300
+        done = subprocess.run([sys.executable, bench, *options, "--mingpt", MINGPT, "--shardrun", SHARDRUN, "--tokenizer", tokenizer,
+                               "--vocab-size", "300", folder / "text"], capture_output=True, text=True, timeout=LIMIT)
+        check(done.returncode == 0 and done.stdout.count("tokens/s") == 2 and loss in done.stdout, f"{tokenizer}: {done}")
+
+
 def check_padded_vocabulary(folder, out):
     """Rows of the vocabulary beyond the tokens, of which one has the largest logit at each step, are never taken."""
     padded, model = folder / "padded", read_tensors(out / "model.safetensors")
@@ -602,6 +622,8 @@ def main():
         check_file(folder, out)
         check_cache(folder, out)
         check_generation(folder, out)
+        check_full_device(folder, out)
+        check_bench(folder)
         check_padded_vocabulary(folder, out)
         check_long_prompt(folder, out)
         check_interrupts(folder, out)
