@@ -106,9 +106,9 @@ def write_records(folder):
     (folder / "train.idx").write_text(index)
 
 
-def write_pairs(path):
+def write_pairs(path, count=40):
     images, same = [], []
-    for i in range(40):
+    for i in range(count):
         identity = 100 + i % OTHERS
         images += [picture(identity, i % OF_EACH), picture(identity + (i % 2) * (1 if i % OTHERS < OTHERS - 1 else -1), (i + 1) % OF_EACH)]
         same.append(i % 2 == 0)
@@ -288,6 +288,16 @@ def check_import(folder):
         check(done.returncode == 1 and text in done.stderr, f"{broken}: {done}")
 
 
+def check_means(folder):
+    """best.safetensors is of the mean accuracy of the sets that have one: four pairs are too few."""
+    write_pairs(folder / "data/lfw.bin", 8)
+    lines = train(folder, "--epochs", 1, "--val-targets", "lfw", "--output", folder / "means")
+    val, lfw = (line[f"{name}_accuracy"] for name, line in zip(("val", "lfw"), lines[-2:]))
+    content = (folder / "means/checkpoint.safetensors").read_bytes()
+    best = json.loads(content[8:8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["best_accuracy"]
+    check(lfw is None and abs(float(best) - val) < 1e-6, f"a best accuracy of {best}, of {val} and {lfw}")
+
+
 def check_errors(folder):
     train(folder, "--margin", "arc", expect="--margin: \"arc\" is none of")
     train(folder, "-e", expect="--evaluate needs a model")
@@ -298,6 +308,17 @@ def check_errors(folder):
     help_text = run("--help")
     check(help_text.returncode == 0 and "--val-targets NAMES" in help_text.stdout and "(arcface:0.5)" in help_text.stdout,
           f"{help_text}")
+    for name, identities, count in (("single", 5, 1), ("alone", 1, 5)):
+        (folder / name).mkdir()
+        (folder / name / "train").symlink_to(folder / "data/train")
+        write_folder(folder / name / "val", range(100, 100 + identities), count)
+        train(folder, data=name, ranks=2, expect=f"{name}/val: 5 images of {identities} identities; verification needs two identities")
+    check_means(folder)
+    damaged = folder / "data/val/0103/2.png"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:100])
+    train(folder, "--skip-bad-images", 1, "--epochs", 1, ranks=2, expect="0103/2.png")
+    damaged.write_bytes(content)
     damaged = folder / "data/train/0003/2.png"
     damaged.write_bytes(damaged.read_bytes()[:100])
     train(folder, expect="0003/2.png")

@@ -72,6 +72,18 @@ static shard_status add_pairs(data *of, const options *wanted, const char *name,
     return shard_last_status();
 }
 
+/* A pair of one identity, and one of two. A class of a folder has at least one image. */
+static shard_status check_identities(const image_folder *folder, const char *path)
+{
+    int64_t identities = image_folder_classes(folder), images = image_folder_images(folder);
+    if (identities >= 2 && images > identities)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT,
+                       "%s: %" PRId64 " images of %" PRId64
+                       " identities; verification needs two identities, and two images of one of them",
+                       path, images, identities);
+}
+
 static shard_status open_validation_sets(data *of, const options *wanted)
 {
     char path[PATH_MAX];
@@ -82,6 +94,8 @@ static shard_status open_validation_sets(data *of, const options *wanted)
         if (!(of->sets[0].folder = image_folder_open(path, NULL)))
             return shard_last_status();
         of->count = 1;
+        if (check_identities(of->sets[0].folder, path) != SHARD_OK)
+            return shard_last_status();
     }
     shard_status status = SHARD_OK;
     for (const char *next = wanted->val_targets; next && status == SHARD_OK;) {
