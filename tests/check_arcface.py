@@ -62,8 +62,9 @@ def compare(what, found, expected, tolerance=TOLERANCE):
 
 # ---- data ----
 
-def picture(identity, number, mirrored=False):
-    """A PNG of coarse squares that are the identity's, with noise and a shift that are the image's."""
+def picture(identity, number, mirrored=False, border=0):
+    """A PNG of coarse squares that are the identity's, with noise and a shift that are the image's. border: white columns left and
+    right of it."""
     of_identity, of_image = random.Random(identity), random.Random(1000 * identity + number)
     squares = [[[of_identity.randrange(40, 216) for _ in range(3)] for _ in range(4)] for _ in range(4)]
     shift = of_image.randrange(3)
@@ -73,19 +74,20 @@ def picture(identity, number, mirrored=False):
         for x in range(SIDE):
             square = squares[min(y + shift, SIDE - 1) // 4][x // 4]
             pixels.append(bytes(max(0, min(255, level + of_image.randrange(-30, 31))) for level in square))
-        rows += b"\0" + b"".join(reversed(pixels) if mirrored else pixels)
+        white = b"\xff" * (3 * border)
+        rows += b"\0" + white + b"".join(reversed(pixels) if mirrored else pixels) + white
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)) +
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", SIDE + 2 * border, SIDE, 8, 2, 0, 0, 0)) +
             chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
-def write_folder(folder, identities, count=OF_EACH, mirrored=False):
+def write_folder(folder, identities, count=OF_EACH, mirrored=False, border=0):
     for identity in identities:
         (folder / f"{identity:04d}").mkdir(parents=True)
         for number in range(count):
-            (folder / f"{identity:04d}/{number}.png").write_bytes(picture(identity, number, mirrored))
+            (folder / f"{identity:04d}/{number}.png").write_bytes(picture(identity, number, mirrored, border))
 
 
 def write_records(folder):
@@ -200,6 +202,15 @@ def check_mirrored(folder):
         images, mirrored = ([line[f"val_{name}"] for name in ("accuracy", "deviation", "tar_far_1e3", "rank1", "rank5")] for line in
                             (train(folder, *evaluate, data=data, without=without)[0] for data in ("data", "mirrored")))
         check((images == mirrored) == bool(without), f"without {without}: {images} and, mirrored, {mirrored}")
+
+
+def check_wide(folder, one):
+    """Of images that are wider than high the largest square in the middle is taken, in training and in validation."""
+    write_folder(folder / "wide/train", range(IDENTITIES), border=3)
+    write_folder(folder / "wide/val", range(100, 100 + OTHERS), border=3)
+    found = train(folder, data="wide")
+    compare("wide images", losses(found), losses(one), 0)
+    compare("accuracy of wide images", [found[-1]["val_accuracy"]], [one[-1]["val_accuracy"]], 0)
 
 
 def check_resume(folder, one):
@@ -336,6 +347,7 @@ def main():
         check_losses(folder)
         check_norms(folder)
         check_mirrored(folder)
+        check_wide(folder, one)
         check_resume(folder, one)
         check_rest(folder)
         check_hold_out(folder)

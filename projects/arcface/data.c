@@ -36,7 +36,7 @@ static shard_status open_training_set(data *of, const options *wanted)
     return shard_last_status();
 }
 
-/* Without crops: the whole image, whose edges --shift moves. */
+/* Without crops: the largest square in the middle, whose edges --shift moves. */
 static shard_status open_loader(data *of, const options *wanted)
 {
     of->train = loader_open(&(loader_options){
@@ -46,7 +46,7 @@ static shard_status open_loader(data *of, const options *wanted)
         .batch = wanted->training.batch,
         .seed = (uint64_t)wanted->training.seed,
         .training = true,
-        .augment = {.crop_scale = 1, .shift = wanted->shift, .flip = !wanted->no_flip},
+        .augment = {.crop_scale = 1, .shift = wanted->shift, .square = true, .flip = !wanted->no_flip},
         .image_size = wanted->image_size,
         .rank = shard_group_rank(shard_world()),
         .ranks = shard_group_size(shard_world()),

@@ -27,7 +27,7 @@ static void free_bench(bench *own)
     free(own->pixels[1]);
 }
 
-/* The largest square in the middle, at the network's size. */
+/* The square that training begins from, at the network's size. */
 static shard_status make_image(const trainer *run, image_source images, int64_t number, bench *own, int64_t slot)
 {
     int64_t side = run->options->image_size, height, width;
@@ -36,8 +36,7 @@ static shard_status make_image(const trainer *run, image_source images, int64_t 
         status = image_read_size(&own->file, &height, &width);
     if (status != SHARD_OK)
         return status;
-    double shorter = (double)(height < width ? height : width);
-    image_box box = {((double)width - shorter) / 2, ((double)height - shorter) / 2, shorter, shorter};
+    image_box box = validation_box(height, width, side, &(augmentation){.square = true});
     status = image_decode(&own->file, box_eighths(box, side), &own->picture);
     for (int mirrored = 0; mirrored < 2 && own->pixels[mirrored] && status == SHARD_OK; mirrored++)
         status = resample(&own->picture, box_in_decoded(box, height, width, &own->picture), side, mirrored == 1,
