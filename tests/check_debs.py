@@ -1,5 +1,6 @@
 """check_debs.py SHARDRUN DEBS PREPARE: the data that prepare makes of an index, training on one rank and on several, resuming on
 another number of ranks, and errors."""
+import gzip
 import json
 import os
 import pathlib
@@ -71,7 +72,7 @@ def numbers(lines):
 
 def compare(what, found, expected, tolerance=TOLERANCE):
     same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same, f"{what}: {found}, not {expected}")
+    check(same and found, f"{what}: {found}, not {expected}")
 
 
 def check_prepare(folder):
@@ -94,6 +95,18 @@ def check_prepare(folder):
     check(points["one"].split(" ")[0] == "0,1,2,3,4,5" and points["two"].split(" ")[0] == "3", f"{points['one']} {points['two']}")
     squares = sum(float(pair.split(":")[1]) ** 2 for pair in points["one"].split(" ")[1:])
     check(abs(squares - 1) < 1e-3, f"the norm is {squares}")
+    damaged = folder / "damaged.gz"
+    content = bytearray(gzip.compress(EXACT.encode()))
+    content[12:20] = b"\xff" * 8
+    damaged.write_bytes(content)
+    done = prepare("--index", damaged, folder / "none")
+    check(done.returncode == 1 and done.stderr.startswith(f"prepare: {damaged}: ") and done.stderr.count("\n") == 1, f"damaged: {done}")
+    (folder / "apt-cache").write_text("#!/bin/sh\necho no lists >&2\nexit 100\n")
+    (folder / "apt-cache").chmod(0o755)
+    done = subprocess.run([sys.executable, PREPARE, folder / "none"], capture_output=True, text=True, timeout=LIMIT,
+                          env=dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"))
+    check(done.returncode == 1 and "exit status 100" in done.stderr and done.stderr.endswith("no lists\n") and done.stderr.count("\n") == 1,
+          f"apt-cache fails: {done}")
     done = prepare("--index", "/dev/null", folder / "none")
     check(done.returncode == 1 and "has no packages: run `apt-get update`" in done.stderr, f"{done}")
 
@@ -198,6 +211,9 @@ def check_errors(folder):
     train(folder, "--keep", 1, expect="--keep 1: the one before must stay")
     for option in (["--keep", 2], ["--save-every", 5], ["--save-async"]):
         train(folder, *option, expect=f"{option[0]} needs --output")
+    for option, value, text in (("--epochs", 10000000000, "whole number from 1 to 1000000000"), ("--lr", -1, "number of at least 0"),
+                                ("--steps", -1, "whole number of at least 0"), ("--momentum", 2, "number from 0 to 0.9999")):
+        train(folder, option, value, expect=f'{option}: "{value}" is not a {text}')
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")
