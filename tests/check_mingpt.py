@@ -128,7 +128,7 @@ def losses(lines):
 
 def compare(what, found, expected, tolerance=TOLERANCE):
     same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same, f"{what}: {found}, not {expected}")
+    check(same and found, f"{what}: {found}, not {expected}")
 
 
 # ---- text ----
@@ -584,6 +584,14 @@ def check_ignored_options(folder, out):
     check(none != losses(train(folder, "--init-from", out, base=begin)), "the dropout of config.json changes nothing")
 
 
+def check_long_paths(folder):
+    """A folder's path may be as long as the system allows."""
+    for bytes_, code, text in ((3000, 0, "Epoch 0"), (4090, 1, "TEXT: a path of more than 4095 bytes")):
+        rest = bytes_ - len(f"{folder}/text")
+        done = start(MINGPT, *RUN, "--steps", 1, f"{folder}/" + "./" * (rest // 2) + "/" * (rest % 2) + "text")
+        check(done.returncode == code and text in text_of(done), f"a path of {bytes_} bytes: {text_of(done)[-400:]}")
+
+
 def check_errors(folder, out):
     train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5 does not divide a --batch-size of 12")
     train(folder, "-b", 2, "--accumulate", 2, ranks=2, expect="1 blocks at a time for 2 ranks that are data parallel")
@@ -631,6 +639,7 @@ def main():
         check_other_files(folder, out)
         check_ignored_options(folder, out)
         check_output(folder, out)
+        check_long_paths(folder)
         check_errors(folder, out)
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0
