@@ -51,7 +51,7 @@ const command_option training_rows[] = {
      .most = 1e9},
     {COMMAND_WHOLE, "warmup-steps", "the same in steps; counts if it is not 0", "N", AT(warmup_steps), .most = MOST_WHOLE},
     {COMMAND_NUMBER, "momentum", "momentum of SGD and LARS", "X", AT(momentum), .most = 0.9999},
-    {COMMAND_FLAG, "nesterov", "Nesterov's momentum", AT(nesterov)},
+    {COMMAND_FLAG, "nesterov", "Nesterov's momentum, of SGD and LARS", AT(nesterov)},
     {COMMAND_NUMBER, "wd", "weight decay; not for biases and other vectors", "X", "weight-decay", AT(weight_decay),
      .most = INFINITY},
     {COMMAND_WHOLE, "seed", "of the initial values and of the order of the %s", "N", AT(seed), .most = MOST_WHOLE},
