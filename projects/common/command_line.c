@@ -249,12 +249,12 @@ shard_status command_line_read(const command_line *line, void *values, int argc,
 
 /* ---- comparison over ranks ---- */
 
-/* The shortest text that reads back to the same bits. */
-static void print_number(char *text, size_t bytes, double value)
+const char *command_write_number(char *text, size_t bytes, double value)
 {
     snprintf(text, bytes, "%g", value);
     if (strtod(text, NULL) != value)
         snprintf(text, bytes, "%.17g", value);
+    return text;
 }
 
 static void print_value(char *text, size_t bytes, const command_option *option, const void *values)
@@ -268,7 +268,7 @@ static void print_value(char *text, size_t bytes, const command_option *option, 
         snprintf(text, bytes, "%" PRId64, *(const int64_t *)field);
         break;
     case COMMAND_NUMBER:
-        print_number(text, bytes, *(const double *)field);
+        command_write_number(text, bytes, *(const double *)field);
         break;
     case COMMAND_CHOICE:
         snprintf(text, bytes, "%s", command_choice_name(option->choices, *(const int *)field));
