@@ -18,11 +18,11 @@ typedef struct step {
 } step;
 
 /* The state of an epoch. */
-typedef struct course {
+typedef struct epoch_state {
     trainer *run;
     double loss, images; /* sums of the steps that were not skipped for their loss */
     double bad;          /* damaged images */
-} course;
+} epoch_state;
 
 /* The counts of a batch over the world, before anything is computed. */
 typedef struct counts {
@@ -147,42 +147,42 @@ static shard_status report(trainer *run, const step *made, double epoch_loss)
 
 static shard_status begin_epoch(void *of)
 {
-    course *along = of;
-    trainer *run = along->run;
-    *along = (course){.run = run};
+    epoch_state *state = of;
+    trainer *run = state->run;
+    *state = (epoch_state){.run = run};
     return loader_start(run->data.train, run->at.epoch, run->at.epoch_step);
 }
 
 static shard_status make_step(void *of, bool *interrupted)
 {
-    course *along = of;
-    trainer *run = along->run;
+    epoch_state *state = of;
+    trainer *run = state->run;
     counts whole = {0};
     step made;
     shard_status status = step_once(run, &whole, &made);
     if (status != SHARD_OK)
         return status;
     *interrupted = whole.interrupted > 0;
-    along->bad += whole.bad;
-    if (along->bad > (double)run->options->skip_bad_images)
-        return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, along->bad,
+    state->bad += whole.bad;
+    if (state->bad > (double)run->options->skip_bad_images)
+        return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, state->bad,
                            run->options->skip_bad_images);
     if (isfinite(made.loss)) {
-        along->loss += made.loss * made.images;
-        along->images += made.images;
+        state->loss += made.loss * made.images;
+        state->images += made.images;
     }
-    return report(run, &made, along->images > 0 ? along->loss / along->images : 0);
+    return report(run, &made, state->images > 0 ? state->loss / state->images : 0);
 }
 
 static shard_status validate(void *of, double *result, bool *interrupted)
 {
-    return evaluate(((course *)of)->run, result, interrupted);
+    return evaluate(((epoch_state *)of)->run, result, interrupted);
 }
 
 shard_status train(trainer *run)
 {
-    course along = {.run = run};
-    return training_loop_run(&(training_loop){.run = &along,
+    epoch_state state = {.run = run};
+    return training_loop_run(&(training_loop){.run = &state,
                                               .options = &run->options->training,
                                               .at = &run->at,
                                               .checkpoint = &run->checkpoint,
