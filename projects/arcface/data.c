@@ -120,21 +120,25 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return random_mix(hash + RANDOM_STEP);
 }
 
-static uint64_t hash_training_set(const data *of)
+static uint64_t hash_folder(const image_folder *folder)
 {
     uint64_t hash = 0;
-    for (int64_t i = 0; i < of->images; i++)
-        hash = of->records ? random_hash(hash, (uint64_t)record_set_label(of->records, i), 0)
-                           : random_hash(hash_text(hash, image_folder_name(of->folder, i)),
-                                         (uint64_t)image_folder_label(of->folder, i), 0);
+    for (int64_t i = 0; i < image_folder_images(folder); i++)
+        hash = random_hash(hash_text(hash, image_folder_name(folder, i)), (uint64_t)image_folder_label(folder, i), 0);
+    return hash;
+}
+
+static uint64_t hash_training_set(const data *of)
+{
+    uint64_t hash = of->folder ? hash_folder(of->folder) : 0;
+    for (int64_t i = 0; of->records && i < of->images; i++)
+        hash = random_hash(hash, (uint64_t)record_set_label(of->records, i), 0);
     return hash;
 }
 
 static uint64_t hash_validation_set(const validation_set *set)
 {
-    uint64_t hash = 0;
-    for (int64_t i = 0; set->folder && i < image_folder_images(set->folder); i++)
-        hash = random_hash(hash_text(hash, image_folder_name(set->folder, i)), (uint64_t)image_folder_label(set->folder, i), 0);
+    uint64_t hash = set->folder ? hash_folder(set->folder) : 0;
     for (int64_t i = 0; set->pairs && i < pair_set_count(set->pairs); i++)
         hash = random_hash(hash, pair_set_same(set->pairs, i), (uint64_t)i);
     return hash;
