@@ -1,5 +1,6 @@
 """check_debs.py SHARDRUN DEBS PREPARE: the data that prepare makes of an index, training on one rank and on several, resuming on
 another number of ranks, and errors."""
+import gzip
 import json
 import os
 import pathlib
@@ -71,7 +72,7 @@ def numbers(lines):
 
 def compare(what, found, expected, tolerance=TOLERANCE):
     same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same, f"{what}: {found}, not {expected}")
+    check(same and found, f"{what}: {found}, not {expected}")
 
 
 def check_prepare(folder):
@@ -94,6 +95,18 @@ def check_prepare(folder):
     check(points["one"].split(" ")[0] == "0,1,2,3,4,5" and points["two"].split(" ")[0] == "3", f"{points['one']} {points['two']}")
     squares = sum(float(pair.split(":")[1]) ** 2 for pair in points["one"].split(" ")[1:])
     check(abs(squares - 1) < 1e-3, f"the norm is {squares}")
+    damaged = folder / "damaged.gz"
+    content = bytearray(gzip.compress(EXACT.encode()))
+    content[12:20] = b"\xff" * 8
+    damaged.write_bytes(content)
+    done = prepare("--index", damaged, folder / "none")
+    check(done.returncode == 1 and done.stderr.startswith(f"prepare: {damaged}: ") and done.stderr.count("\n") == 1, f"damaged: {done}")
+    (folder / "apt-cache").write_text("#!/bin/sh\necho no lists >&2\nexit 100\n")
+    (folder / "apt-cache").chmod(0o755)
+    done = subprocess.run([sys.executable, PREPARE, folder / "none"], capture_output=True, text=True, timeout=LIMIT,
+                          env=dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}"))
+    check(done.returncode == 1 and "exit status 100" in done.stderr and done.stderr.endswith("no lists\n") and done.stderr.count("\n") == 1,
+          f"apt-cache fails: {done}")
     done = prepare("--index", "/dev/null", folder / "none")
     check(done.returncode == 1 and "has no packages: run `apt-get update`" in done.stderr, f"{done}")
 
@@ -143,6 +156,18 @@ def check_resume(folder, one):
           f"{done}")
 
 
+def check_batch_sizes(folder, one):
+    """Two epochs with batches of 12, then two with 24: their learning rates are those of a run with 24 from the beginning."""
+    points = sum(line["points"] for line in one if line["epoch"] == 0)
+    saved = ["--epochs", 4, "--output", folder / "sizes"]
+    first = train(folder, *saved, "-b", 12, "--steps", 2 * -(-points // 12))
+    check(first[-1]["epoch"] == 1, f"two epochs of {points} points: {first[-1]}")
+    found, whole = (train(folder, *options) for options in ([*saved, "--resume", "auto"], ["--epochs", 4]))
+    rates = [[line["lr"] for line in lines if line["epoch"] >= 2 and not line.get("validation")] for lines in (found, whole)]
+    check(len(rates[0]) == 18 and len(set(rates[0])) == 18, f"18 steps of two epochs: {rates[0]}")
+    compare("learning rates after another batch size", *rates, 0)
+
+
 def check_head_options(folder):
     lines = train(folder, "--head-dtype", "bfloat16", "--head-optimizer", "rowwise-adagrad", "--head-lr", "0.05", "--enable-model-parallel",
                   ranks=2)
@@ -184,6 +209,11 @@ def check_interrupted(folder):
 
 def check_errors(folder):
     train(folder, "--keep", 1, expect="--keep 1: the one before must stay")
+    for option in (["--keep", 2], ["--save-every", 5], ["--save-async"]):
+        train(folder, *option, expect=f"{option[0]} needs --output")
+    for option, value, text in (("--epochs", 10000000000, "whole number from 1 to 1000000000"), ("--lr", -1, "number of at least 0"),
+                                ("--steps", -1, "whole number of at least 0"), ("--momentum", 2, "number from 0 to 0.9999")):
+        train(folder, option, value, expect=f'{option}: "{value}" is not a {text}')
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")
@@ -201,6 +231,7 @@ def main():
         one = train(folder)
         check_ranks(folder, one)
         check_resume(folder, one)
+        check_batch_sizes(folder, one)
         check_head_options(folder)
         check_parallel_options(folder, one)
         check_interrupted(folder)

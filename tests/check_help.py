@@ -9,9 +9,11 @@ import sys
 LIMIT = 60 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 OPTION = re.compile(r"  (?:-\w,| {3}) --(\S+)(?: (\S+))?(?:$| {2,})")
 SAMPLES = re.compile(r"\b(images|points|blocks|pairs)\b")
-# Options of one program where those of the same name in others mean something else: zero is no trainer, and mingpt draws from the top-k.
+# Options of one program where those of the same name in others mean something else: zero is no trainer, and mingpt draws from the top-k, and
+# arcface needs all images of a validation set, of which it makes pairs.
 # Those of the section "Model" are each program's own.
-OWN = {("zero", "steps"), ("zero", "memory-report"), ("zero", "layers"), ("zero", "width"), ("spell", "top-k")}
+OWN = {("zero", "steps"), ("zero", "memory-report"), ("zero", "layers"), ("zero", "width"), ("spell", "top-k"),
+       ("arcface", "skip-bad-images")}
 IMAGENET = """accumulate arch batch-size bucket-mib check-replicas clip-grad crop-scale cuda-graph device dtype enable-amp-mode
 enable-model-parallel enable-zero-optim epochs evaluate head head-dtype head-lr head-optimizer head-rounding head-stash help image-size keep
 label-smoothing lr lr-schedule lr-step-size margin margin-scale memory-report metrics model-parallel-dim model-parallel-size momentum

@@ -128,7 +128,7 @@ def losses(lines):
 
 def compare(what, found, expected, tolerance=TOLERANCE):
     same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same, f"{what}: {found}, not {expected}")
+    check(same and found, f"{what}: {found}, not {expected}")
 
 
 # ---- text ----
@@ -251,6 +251,20 @@ def check_computing(folder, one):
     compare("float16", half[:8], whole[:8], 0.01)
     check(half[:8] != whole[:8] and lines[0]["grad_scale"] > 1, f"float16 changes nothing, with a scale of {lines[0]['grad_scale']}")
     check(losses(train(folder))[5] != whole[5], "dropout changes nothing")
+
+
+def check_few_blocks(folder):
+    """13 blocks for validation: the second of two ranks has none of the last batch, and ZeRO 3 gathers the values of both."""
+    few = folder / "few"
+    few.mkdir()
+    make_text(few)
+    path = few / "text/val.txt"
+    path.write_text(path.read_text()[:13 * 16 + 1])
+    short = ["--epochs", 1, "--val-interval", 1]
+    one = train(few, *short)
+    for options in (["--enable-zero-optim", 3], []):
+        compare(f"13 blocks for validation, {options}", losses(train(few, *short, *options, ranks=2)), losses(one))
+    check(one[-1].get("validation") and one[-1]["tokens"] == 13 * 16, f"13 blocks for validation: {one[-1]}")
 
 
 def check_resume(folder):
@@ -385,6 +399,26 @@ def check_generation(folder, out):
     first, second = (generate(out, "--do-sample", "--max-new-tokens", 30, "--seed", seed) for seed in (1, 2))
     check(first != second, f"two seeds draw {first}")
     check(generate(out, "--max-new-tokens", 30, "--do-sample", "--top-k", 1) == generate(out, "--max-new-tokens", 30), "top-k 1")
+
+
+def check_full_device(folder, out):
+    """A text that standard output does not take is an error, on all ranks."""
+    for ranks in (1, 2):
+        launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([*launcher, MINGPT, "--generate", "--init-from", out, "--max-new-tokens", "3"], stdout=full,
+                                  stderr=subprocess.PIPE, timeout=LIMIT, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        check(done.returncode == 1 and done.stderr.count(b"standard output: No space left") == 1, f"/dev/full, {ranks} ranks: {done}")
+
+
+def check_bench(folder):
+    """bench.py without PyTorch: characters, whose number is TEXT's, and byte pairs."""
+    bench = pathlib.Path(PREPARE).parent / "bench.py"
+    options = "--no-torch --model-type gpt-nano --block-size 16 --batch-size 12 --steps 4 --warmup 1 --threads 1 --ranks 1,2".split()
+    for tokenizer, loss in (("char", "loss 3.2"), ("bpe", "loss 5.7")): # the logarithms of 25 and 300
+        done = subprocess.run([sys.executable, bench, *options, "--mingpt", MINGPT, "--shardrun", SHARDRUN, "--tokenizer", tokenizer,
+                               "--vocab-size", "300", folder / "text"], capture_output=True, text=True, timeout=LIMIT)
+        check(done.returncode == 0 and done.stdout.count("tokens/s") == 2 and loss in done.stdout, f"{tokenizer}: {done}")
 
 
 def check_padded_vocabulary(folder, out):
@@ -550,6 +584,14 @@ def check_ignored_options(folder, out):
     check(none != losses(train(folder, "--init-from", out, base=begin)), "the dropout of config.json changes nothing")
 
 
+def check_long_paths(folder):
+    """A folder's path may be as long as the system allows."""
+    for bytes_, code, text in ((3000, 0, "Epoch 0"), (4090, 1, "TEXT: a path of more than 4095 bytes")):
+        rest = bytes_ - len(f"{folder}/text")
+        done = start(MINGPT, *RUN, "--steps", 1, f"{folder}/" + "./" * (rest // 2) + "/" * (rest % 2) + "text")
+        check(done.returncode == code and text in text_of(done), f"a path of {bytes_} bytes: {text_of(done)[-400:]}")
+
+
 def check_errors(folder, out):
     train(folder, "-b", 12, "--accumulate", 5, expect="--accumulate 5 does not divide a --batch-size of 12")
     train(folder, "-b", 2, "--accumulate", 2, ranks=2, expect="1 blocks at a time for 2 ranks that are data parallel")
@@ -583,10 +625,13 @@ def main():
         check_bad_files(folder)
         make_text(folder)
         check_computing(folder, check_ranks(folder))
+        check_few_blocks(folder)
         out = check_resume(folder)
         check_file(folder, out)
         check_cache(folder, out)
         check_generation(folder, out)
+        check_full_device(folder, out)
+        check_bench(folder)
         check_padded_vocabulary(folder, out)
         check_long_prompt(folder, out)
         check_interrupts(folder, out)
@@ -594,6 +639,7 @@ def main():
         check_other_files(folder, out)
         check_ignored_options(folder, out)
         check_output(folder, out)
+        check_long_paths(folder)
         check_errors(folder, out)
     print("\n".join(FAILED) or "passed")
     return 1 if FAILED else 0

@@ -36,7 +36,7 @@ Other: zebra
 Package: two
 Description: zebra
 """
-CODESPELL = "abcc->abc\nzbera->Zebra\nabx->abc, ab,\nnone->nowhere\nap->à propos\nÀpropo->àpropos\n"
+CODESPELL = "abcc->abc\nabb->abc->ab\nzbera->Zebra\nabx->abc, ab,\nnone->nowhere\nap->à propos\nÀpropo->àpropos\n"
 FAILED = []
 
 
@@ -74,7 +74,7 @@ def numbers(lines):
 
 def compare(what, found, expected, tolerance=TOLERANCE):
     same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same, f"{what}: {found}, not {expected}")
+    check(same and found, f"{what}: {found}, not {expected}")
 
 
 def check_prepare(folder):
@@ -85,7 +85,7 @@ def check_prepare(folder):
     files = ["--lists", folder / "list0", folder / "list1", "--codespell", folder / "codespell", "--index", folder / "index"]
     done = prepare(*files, folder / "exact")
     check(done.returncode == 0 and "7 distinct words, 7 kept; 5 of them counted in the text, 3 distinct" in done.stdout, f"{done}")
-    check("4 single-word misspellings, 3 with a correction in the dictionary (75.00 %)" in done.stdout, f"{done}")
+    check("5 single-word misspellings, 3 with a correction in the dictionary (60.00 %)" in done.stdout, f"{done}")
     words = (folder / "exact/words.txt").read_text(encoding="utf-8")
     check(words == "'n' 0\nab 0\nabc 2\nabc's 0\nabcd 1\nzebra 2\nàpropos 0\n", f"words.txt is {words!r}")
     test = (folder / "exact/test.txt").read_text(encoding="utf-8")

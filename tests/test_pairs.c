@@ -79,6 +79,20 @@ START_TEST(test_accepts_noted_bytes)
 }
 END_TEST
 
+/* A list of empty bytes: an image that no decoder takes, but a list. */
+START_TEST(test_accepts_empty_bytes)
+{
+    image_file file = {0};
+    pair_set *set = read_content((content)BYTES("](C\000C\000e](\210e\206."));
+    ck_assert_msg(set != NULL, "%s", shard_last_error());
+    ck_assert_int_eq(pair_set_count(set), 1);
+    ck_assert_int_eq(pair_set_image(set, 1, &file), SHARD_OK);
+    ck_assert_uint_eq(file.size, 0);
+    image_file_free(&file);
+    pair_set_close(set);
+}
+END_TEST
+
 static const struct {
     content from;
     const char *error; /* after "pairs.bin: " */
@@ -206,6 +220,7 @@ int main(void)
     TCase *tcase = test_case(suite, "pairs");
     tcase_add_loop_test(tcase, test_accepts, 0, SOUND);
     tcase_add_test(tcase, test_accepts_noted_bytes);
+    tcase_add_test(tcase, test_accepts_empty_bytes);
     tcase_add_loop_test(tcase, test_refuses, 0, sizeof bad / sizeof *bad);
     tcase_add_test(tcase, test_files);
     tcase_add_loop_test(tcase, test_changed_files, 0, 2);

@@ -172,6 +172,35 @@ START_TEST(test_shift)
 }
 END_TEST
 
+/* The largest square in the middle, in training and in validation; --shift moves its edges by parts of its side. */
+START_TEST(test_square)
+{
+    static const struct {
+        int height, width;
+        image_box box;
+    } sizes[] = {{50, 101, {25, 0, 50, 50}}, {90, 60, {0, 15, 60, 60}}, {32, 32, {0, 0, 32, 32}}};
+    for (int i = 0; i < 3; i++) {
+        augmentation augment = {.crop_scale = 0.08, .square = true};
+        image_box expected = sizes[i].box, box = validation_box(sizes[i].height, sizes[i].width, 24, &augment);
+        ck_assert_mem_eq(&box, &expected, sizeof box);
+        double most = 0;
+        for (uint64_t k = 0; k < 1000; k++) {
+            random_stream random = random_start(3, 1, k);
+            augment.shift = 0;
+            box = training_box(sizes[i].height, sizes[i].width, &augment, &random);
+            ck_assert_mem_eq(&box, &expected, sizeof box);
+            augment.shift = 0.1;
+            box = training_box(sizes[i].height, sizes[i].width, &augment, &random);
+            double edges[] = {box.left - expected.left, box.left + box.width - expected.left - expected.width,
+                              box.top - expected.top, box.top + box.height - expected.top - expected.height};
+            for (int edge = 0; edge < 4; edge++)
+                most = fmax(most, fabs(edges[edge]) / expected.width);
+        }
+        ck_assert(most > 0.099 && most <= 0.1 + 1e-12);
+    }
+}
+END_TEST
+
 /* torchvision: 500 x 375 is resized to 341 x 256, and cropped from (58, 16); 603 x 375 to 411 x 256, from (94, 16). */
 START_TEST(test_validation_box)
 {
@@ -238,6 +267,7 @@ int main(void)
     tcase_add_test(boxes, test_random_crop);
     tcase_add_test(boxes, test_crop_of_narrow_pictures);
     tcase_add_test(boxes, test_shift);
+    tcase_add_test(boxes, test_square);
     tcase_add_test(boxes, test_validation_box);
     tcase_add_test(boxes, test_eighths);
     return test_run(suite);

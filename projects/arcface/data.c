@@ -36,7 +36,7 @@ static shard_status open_training_set(data *of, const options *wanted)
     return shard_last_status();
 }
 
-/* Without crops: the whole image, whose edges --shift moves. */
+/* Without crops: the largest square in the middle, whose edges --shift moves. */
 static shard_status open_loader(data *of, const options *wanted)
 {
     of->train = loader_open(&(loader_options){
@@ -46,7 +46,7 @@ static shard_status open_loader(data *of, const options *wanted)
         .batch = wanted->training.batch,
         .seed = (uint64_t)wanted->training.seed,
         .training = true,
-        .augment = {.crop_scale = 1, .shift = wanted->shift, .flip = !wanted->no_flip},
+        .augment = {.crop_scale = 1, .shift = wanted->shift, .square = true, .flip = !wanted->no_flip},
         .image_size = wanted->image_size,
         .rank = shard_group_rank(shard_world()),
         .ranks = shard_group_size(shard_world()),
@@ -72,6 +72,18 @@ static shard_status add_pairs(data *of, const options *wanted, const char *name,
     return shard_last_status();
 }
 
+/* A pair of one identity, and one of two. A class of a folder has at least one image. */
+static shard_status check_identities(const image_folder *folder, const char *path)
+{
+    int64_t identities = image_folder_classes(folder), images = image_folder_images(folder);
+    if (identities >= 2 && images > identities)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_FORMAT,
+                       "%s: %" PRId64 " images of %" PRId64
+                       " identities; verification needs two identities, and two images of one of them",
+                       path, images, identities);
+}
+
 static shard_status open_validation_sets(data *of, const options *wanted)
 {
     char path[PATH_MAX];
@@ -82,6 +94,8 @@ static shard_status open_validation_sets(data *of, const options *wanted)
         if (!(of->sets[0].folder = image_folder_open(path, NULL)))
             return shard_last_status();
         of->count = 1;
+        if (check_identities(of->sets[0].folder, path) != SHARD_OK)
+            return shard_last_status();
     }
     shard_status status = SHARD_OK;
     for (const char *next = wanted->val_targets; next && status == SHARD_OK;) {
@@ -106,21 +120,25 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return random_mix(hash + RANDOM_STEP);
 }
 
-static uint64_t hash_training_set(const data *of)
+static uint64_t hash_folder(const image_folder *folder)
 {
     uint64_t hash = 0;
-    for (int64_t i = 0; i < of->images; i++)
-        hash = of->records ? random_hash(hash, (uint64_t)record_set_label(of->records, i), 0)
-                           : random_hash(hash_text(hash, image_folder_name(of->folder, i)),
-                                         (uint64_t)image_folder_label(of->folder, i), 0);
+    for (int64_t i = 0; i < image_folder_images(folder); i++)
+        hash = random_hash(hash_text(hash, image_folder_name(folder, i)), (uint64_t)image_folder_label(folder, i), 0);
+    return hash;
+}
+
+static uint64_t hash_training_set(const data *of)
+{
+    uint64_t hash = of->folder ? hash_folder(of->folder) : 0;
+    for (int64_t i = 0; of->records && i < of->images; i++)
+        hash = random_hash(hash, (uint64_t)record_set_label(of->records, i), 0);
     return hash;
 }
 
 static uint64_t hash_validation_set(const validation_set *set)
 {
-    uint64_t hash = 0;
-    for (int64_t i = 0; set->folder && i < image_folder_images(set->folder); i++)
-        hash = random_hash(hash_text(hash, image_folder_name(set->folder, i)), (uint64_t)image_folder_label(set->folder, i), 0);
+    uint64_t hash = set->folder ? hash_folder(set->folder) : 0;
     for (int64_t i = 0; set->pairs && i < pair_set_count(set->pairs); i++)
         hash = random_hash(hash, pair_set_same(set->pairs, i), (uint64_t)i);
     return hash;

@@ -72,6 +72,7 @@ static void list_same(folder_pairs *of)
         }
 }
 
+/* There are two identities (data.c). */
 static void list_different(folder_pairs *of, int64_t wanted)
 {
     for (int64_t i = 0; i < wanted; i++) {
@@ -90,8 +91,6 @@ static shard_status measure_identities(const int64_t *identity, int64_t images, 
                                        outcome *result)
 {
     folder_pairs of = {.features = features, .identity = identity, .images = images, .size = wanted->embedding_size};
-    if (images == 0 || identity[0] == identity[images - 1])
-        return shard_error(SHARD_ERROR_FORMAT, "%s/val: verification needs at least two identities", wanted->directory);
     list_same(&of);
     of.same = calloc((size_t)of.same_count + 1, sizeof *of.same);
     of.different = calloc((size_t)wanted->impostors, sizeof *of.different);
@@ -189,14 +188,16 @@ shard_status evaluate(trainer *run, double *accuracy, bool *interrupted)
 {
     shard_status status = SHARD_OK;
     double sum = 0;
+    int measured = 0; /* a set of fewer than 10 pairs has no accuracy */
     *interrupted = false;
     shard_module_set_training(run->network, false);
     for (int i = 0; i < run->data.count && status == SHARD_OK && !*interrupted; i++) {
         double own = 0;
         status = evaluate_set(run, &run->data.sets[i], &own, interrupted);
         sum += isnan(own) ? 0 : own;
+        measured += !isnan(own);
     }
     shard_module_set_training(run->network, true);
-    *accuracy = run->data.count ? sum / run->data.count : 0;
+    *accuracy = measured ? sum / measured : 0;
     return status;
 }

@@ -27,7 +27,7 @@ static void free_bench(bench *own)
     free(own->pixels[1]);
 }
 
-/* The largest square in the middle, at the network's size. */
+/* The square that training begins from, at the network's size. */
 static shard_status make_image(const trainer *run, image_source images, int64_t number, bench *own, int64_t slot)
 {
     int64_t side = run->options->image_size, height, width;
@@ -36,8 +36,7 @@ static shard_status make_image(const trainer *run, image_source images, int64_t 
         status = image_read_size(&own->file, &height, &width);
     if (status != SHARD_OK)
         return status;
-    double shorter = (double)(height < width ? height : width);
-    image_box box = {((double)width - shorter) / 2, ((double)height - shorter) / 2, shorter, shorter};
+    image_box box = validation_box(height, width, side, &(augmentation){.square = true});
     status = image_decode(&own->file, box_eighths(box, side), &own->picture);
     for (int mirrored = 0; mirrored < 2 && own->pixels[mirrored] && status == SHARD_OK; mirrored++)
         status = resample(&own->picture, box_in_decoded(box, height, width, &own->picture), side, mirrored == 1,
@@ -67,12 +66,14 @@ static shard_status compute_batch(trainer *run, image_source images, int64_t fir
     return status;
 }
 
-/* Not collective: in evaluation no layer is. */
+/* All ranks have as many batches, of which some may be empty: ZeRO 3 gathers the network's values for each. */
 static shard_status compute_range(trainer *run, const char *title, image_source images, shard_range range, float *features)
 {
     int64_t side = run->options->image_size, size = run->options->embedding_size;
-    int64_t batch = run->options->training.batch < range.size ? run->options->training.batch : range.size;
-    int64_t steps = batch ? (range.size + batch - 1) / batch : 0;
+    int64_t ranks = shard_group_size(shard_world()), most = (images.images + ranks - 1) / ranks;
+    int64_t batch = run->options->training.batch < most ? run->options->training.batch : most;
+    int64_t steps = batch ? (most + batch - 1) / batch : 0;
+    double signals = 0;
     bench own = {0};
     char text[64];
     for (int i = 0; i < (run->options->no_flip ? 1 : 2); i++)
@@ -81,10 +82,13 @@ static shard_status compute_range(trainer *run, const char *title, image_source 
     if (!own.pixels[0] || (!run->options->no_flip && !own.pixels[1]))
         status = shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " images", batch);
     double begun = progress_clock();
-    for (int64_t step = 0; step < steps && status == SHARD_OK && !interrupt_signal(); step++) {
-        int64_t start = step * batch, count = range.size - start < batch ? range.size - start : batch;
-        status = compute_batch(run, images, range.start + start, count, &own, features + start * size);
-        snprintf(text, sizeof text, "%.1f images/s", (double)(start + count) / (progress_clock() - begun));
+    for (int64_t step = 0; step < steps && status == SHARD_OK && signals == 0; step++) {
+        shard_range part = shard_split_range(range.size, (int)steps, (int)step);
+        status = compute_batch(run, images, range.start + part.start, part.size, &own, features + part.start * size);
+        signals = interrupt_signal() != 0;
+        if (status == SHARD_OK)
+            status = training_sum(&signals, 1);
+        snprintf(text, sizeof text, "%.1f images/s", (double)(part.start + part.size) / (progress_clock() - begun));
         progress_step(&run->progress, title, step + 1, steps, text);
     }
     free_bench(&own);

@@ -14,7 +14,8 @@ static const command_option table[] = {
     {COMMAND_WHOLE, "embedding-size", "numbers of a feature", "N", AT(embedding_size), .least = 1, .most = 65536},
     {COMMAND_WHOLE, "width", "channels of the first stage; the others have 2, 4 and 8 times as many", "N", AT(width), .least = 1,
      .most = 65536},
-    {COMMAND_NUMBER, "dropout", "before the layer that makes features", "P", AT(dropout), .most = 0.99},
+    {COMMAND_NUMBER, "dropout", "before the layer that makes features; other elements on another number of ranks", "P",
+     AT(dropout), .most = 0.99},
     {COMMAND_TEXT, "pretrained",
      "begin with the values of a backbone, and of a classifier if it is there: a file of import-insightface, a "
      "model.safetensors, "
@@ -23,15 +24,15 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Images", NULL},
     {COMMAND_WHOLE, "image-size", "pixels of a side that the network sees", "N", AT(image_size), .least = 1, .most = 4096},
-    {COMMAND_FLAG, "no-flip", "do not mirror training images (characters must not be)",
-     AT(no_flip)},
+    {COMMAND_FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
     {COMMAND_NUMBER, "shift",
      "instead of crops: each edge of the image moves by up to this part of a side (for characters and the "
      "like, which a crop would cut)",
      "X", AT(shift), .most = 0.49},
-    {COMMAND_WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers),
-     .same = COMMAND_SAME_NOT, .most = 1024},
-    {COMMAND_WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is printed with its path", "N",
+    {COMMAND_WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .same = COMMAND_SAME_NOT,
+     .most = 1024},
+    {COMMAND_WHOLE, "skip-bad-images",
+     "let up to N damaged images of an epoch's training pass; each is printed with its path. In validation one ends the run", "N",
      AT(skip_bad_images), .most = COMMAND_MOST_WHOLE},
 
     {COMMAND_HEADING, "Computing", NULL},

@@ -483,7 +483,7 @@ shard_status pair_set_image(const pair_set *set, int64_t number, image_file *fil
     value found = set->images->at[number];
     snprintf(name, sizeof name, "%s: image %" PRId64 " at byte %zu", set->path, number, found.first);
     shard_status status = image_file_reserve(file, name, (int64_t)found.second);
-    if (status == SHARD_OK)
+    if (status == SHARD_OK && found.second > 0)
         memcpy(file->bytes, set->bytes + found.first, found.second);
     return status;
 }

@@ -18,11 +18,11 @@ typedef struct step {
 } step;
 
 /* The state of an epoch. */
-typedef struct course {
+typedef struct epoch_state {
     trainer *run;
     double loss, images; /* sums of the steps that were not skipped for their loss */
     double bad;          /* damaged images */
-} course;
+} epoch_state;
 
 /* The counts of a batch over the world, before anything is computed. */
 typedef struct counts {
@@ -44,8 +44,7 @@ static shard_tensor *draw_sample(const trainer *run)
     const options *wanted = run->options;
     if (wanted->margin.sample_rate >= 1)
         return NULL;
-    int64_t first = run->at.epoch_step * wanted->training.batch, left = run->data.images - first;
-    int64_t count = left < wanted->training.batch ? left : wanted->training.batch;
+    int64_t count = wanted->training.batch, first = run->at.epoch_step * count;
     int64_t *labels = calloc((size_t)count, sizeof *labels);
     if (!labels) {
         shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
@@ -106,7 +105,8 @@ static shard_status step_once(trainer *run, counts *whole, step *made)
 {
     double begun = progress_clock();
     const loader_batch *batch;
-    *made = (step){.lr = training_optimizers_set_lr(&run->optimizers, run->at.step), .lost = -1};
+    double lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
+    *made = (step){.lr = lr, .lost = -1};
     training_loss_begin(&run->optimizers);
     loader_next(run->data.train, &batch);
     shard_status status = shard_agree(shard_world()); /* one rank alone may have too many damaged images */
@@ -141,48 +141,48 @@ static shard_status report(trainer *run, const step *made, double epoch_loss)
                         made->images / made->seconds, made->lr);
     training_loss_describe(made->lost, skipped, text + used, sizeof text - (size_t)used);
     progress_step(&run->progress, title, run->at.epoch_step,
-                  training_steps_to_make(&run->options->training, &run->at, loader_steps(run->data.train)), text);
+                  training_steps_to_make(&run->options->training, &run->at, trainer_steps(run)), text);
     return metrics_write(run->metrics, &entry);
 }
 
 static shard_status begin_epoch(void *of)
 {
-    course *along = of;
-    trainer *run = along->run;
-    *along = (course){.run = run};
+    epoch_state *state = of;
+    trainer *run = state->run;
+    *state = (epoch_state){.run = run};
     return loader_start(run->data.train, run->at.epoch, run->at.epoch_step);
 }
 
 static shard_status make_step(void *of, bool *interrupted)
 {
-    course *along = of;
-    trainer *run = along->run;
+    epoch_state *state = of;
+    trainer *run = state->run;
     counts whole = {0};
     step made;
     shard_status status = step_once(run, &whole, &made);
     if (status != SHARD_OK)
         return status;
     *interrupted = whole.interrupted > 0;
-    along->bad += whole.bad;
-    if (along->bad > (double)run->options->skip_bad_images)
-        return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, along->bad,
+    state->bad += whole.bad;
+    if (state->bad > (double)run->options->skip_bad_images)
+        return shard_error(SHARD_ERROR_FORMAT, "%.0f damaged images, more than --skip-bad-images %" PRId64, state->bad,
                            run->options->skip_bad_images);
     if (isfinite(made.loss)) {
-        along->loss += made.loss * made.images;
-        along->images += made.images;
+        state->loss += made.loss * made.images;
+        state->images += made.images;
     }
-    return report(run, &made, along->images > 0 ? along->loss / along->images : 0);
+    return report(run, &made, state->images > 0 ? state->loss / state->images : 0);
 }
 
 static shard_status validate(void *of, double *result, bool *interrupted)
 {
-    return evaluate(((course *)of)->run, result, interrupted);
+    return evaluate(((epoch_state *)of)->run, result, interrupted);
 }
 
 shard_status train(trainer *run)
 {
-    course along = {.run = run};
-    return training_loop_run(&(training_loop){.run = &along,
+    epoch_state state = {.run = run};
+    return training_loop_run(&(training_loop){.run = &state,
                                               .options = &run->options->training,
                                               .at = &run->at,
                                               .checkpoint = &run->checkpoint,

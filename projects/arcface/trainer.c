@@ -6,6 +6,11 @@
 
 #include <inttypes.h>
 
+int64_t trainer_steps(const trainer *run)
+{
+    return run->data.train ? run->data.images / run->options->training.batch : 0;
+}
+
 /* ---- the network and what trains it ---- */
 
 static shard_status make_network(trainer *run)
@@ -26,9 +31,12 @@ static shard_status make_network(trainer *run)
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
+    if (trainer_steps(run) == 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%" PRId64 " training images are less than a --batch-size of %" PRId64,
+                           run->data.images, wanted->training.batch);
     shard_tensors *parameters = shard_parameters(run->network), *state = shard_state_dict(run->network);
     shard_status status = training_optimizers_open(&run->optimizers, &wanted->training, &wanted->head, parameters,
-                                                   NETWORK_CLASSIFIER ".", loader_steps(run->data.train));
+                                                   NETWORK_CLASSIFIER ".", trainer_steps(run));
     if (status == SHARD_OK)
         run->data_parallel =
             shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib, .buffers = state,
@@ -49,7 +57,7 @@ static void introduce(trainer *run)
     training_introduce_ranks(&run->progress, run->mesh, wanted->sync_bn ? ", synchronised batch norms" : "");
     if (run->data.train)
         progress_say(&run->progress, "%" PRId64 " training images of %" PRId64 " identities; %" PRId64 " steps an epoch",
-                     run->data.images, run->data.identities, loader_steps(run->data.train));
+                     run->data.images, run->data.identities, trainer_steps(run));
     for (int i = 0; i < run->data.count; i++)
         progress_say(&run->progress, "validation on %s: %" PRId64 " images", run->data.sets[i].name,
                      validation_set_images(&run->data.sets[i]).images);
@@ -64,7 +72,7 @@ static shard_status describe(trainer *run)
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_accuracy",
                                 .most_best = 100,
-                                .epoch_steps = run->data.train ? loader_steps(run->data.train) : 0,
+                                .epoch_steps = trainer_steps(run),
                                 .latest_model = wanted->training.val_interval == 0,
                                 .otherwise = ", or take its values alone by --pretrained"};
     training_checkpoint_set(of, "arch", "--network", TRAINING_ALWAYS, options_arch(wanted));

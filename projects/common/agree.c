@@ -4,6 +4,8 @@
  */
 #include "agree.h"
 
+#include "hash.h"
+
 #include <shard/distributed.h>
 
 #include <inttypes.h>
@@ -17,12 +19,10 @@
 static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
 {
     char text[AGREE_BYTES];
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = HASH_START;
     for (int64_t i = begin; i < end; i++) {
         list->write(list->of, i, text);
-        size_t length = strlen(text) + 1;
-        for (size_t k = 0; k < length; k++)
-            hash = (hash ^ (unsigned char)text[k]) * 0x100000001b3u;
+        hash = hash_bytes(hash, text, (int64_t)strlen(text) + 1);
     }
     return (int64_t)hash;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -67,11 +68,12 @@ static shard_status read_number(const command_option *option, const char *text, 
     double number = option->kind == COMMAND_WHOLE ? (double)whole : strtod(text, &end);
     const char *what = option->kind == COMMAND_WHOLE ? "whole number" : "number";
     bool read = end != text && !*end && !errno && number >= option->least && number <= option->most;
-    if (!read && option->most >= 1e9)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s of at least %g", option->name, text, what,
+    bool bounded = option->most != INFINITY && option->most != COMMAND_MOST_WHOLE;
+    if (!read && !bounded)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s of at least %.10g", option->name, text, what,
                            option->least);
     if (!read)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %g to %g", option->name, text, what,
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %.10g to %.10g", option->name, text, what,
                            option->least, option->most);
     if (option->kind == COMMAND_WHOLE)
         *(int64_t *)field = whole;
@@ -247,12 +249,12 @@ shard_status command_line_read(const command_line *line, void *values, int argc,
 
 /* ---- comparison over ranks ---- */
 
-/* The shortest text that reads back to the same bits. */
-static void print_number(char *text, size_t bytes, double value)
+const char *command_write_number(char *text, size_t bytes, double value)
 {
     snprintf(text, bytes, "%g", value);
     if (strtod(text, NULL) != value)
         snprintf(text, bytes, "%.17g", value);
+    return text;
 }
 
 static void print_value(char *text, size_t bytes, const command_option *option, const void *values)
@@ -266,7 +268,7 @@ static void print_value(char *text, size_t bytes, const command_option *option, 
         snprintf(text, bytes, "%" PRId64, *(const int64_t *)field);
         break;
     case COMMAND_NUMBER:
-        print_number(text, bytes, *(const double *)field);
+        command_write_number(text, bytes, *(const double *)field);
         break;
     case COMMAND_CHOICE:
         snprintf(text, bytes, "%s", command_choice_name(option->choices, *(const int *)field));

@@ -89,6 +89,9 @@ shard_status command_line_agree(const command_line *line, const void *values);
 /* The name of a value of a list; static. */
 const char *command_choice_name(const command_choice *choices, int value);
 
+/* Writes a number's text by %g if that reads back to the same bits, else with 17 digits. Returns text. */
+const char *command_write_number(char *text, size_t bytes, double value);
+
 /* "--dummy: write --synthetic 1281167" of a foreign option. */
 void command_write_note(const command_foreign *foreign, char *text, size_t bytes);
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zlib
 
 NO_INDEX = "run `apt-get update`, which loads it, or give --index FILE, the Packages file of a Debian mirror"
 OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
@@ -20,15 +21,22 @@ def read_file(path):
             return subprocess.run(["lz4", "-dc", path], capture_output=True, check=True).stdout.decode("utf-8", "replace")
         with OPENERS.get(os.path.splitext(path)[1], open)(path, "rb") as file:
             return file.read().decode("utf-8", "replace")
-    except (OSError, EOFError, lzma.LZMAError, subprocess.CalledProcessError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, subprocess.CalledProcessError) as error:
         return sys.exit(f"prepare: {path}: {error}")
+
+
+def read_index_of_apt():
+    if not shutil.which("apt-cache"):
+        sys.exit("prepare: there is no apt-cache on this machine: give --index FILE, the Packages file of a Debian mirror")
+    try:
+        return subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True).stdout.decode("utf-8", "replace")
+    except subprocess.CalledProcessError as error:
+        return sys.exit(f"prepare: {error}: {error.stderr.decode('utf-8', 'replace').strip()}")
 
 
 def read_index(path):
     """The text of an index of at least one package; None: apt's."""
-    if not path and not shutil.which("apt-cache"):
-        sys.exit("prepare: there is no apt-cache on this machine: give --index FILE, the Packages file of a Debian mirror")
-    text = read_file(path) if path else subprocess.run(["apt-cache", "dumpavail"], capture_output=True, check=True).stdout.decode("utf-8", "replace")
+    text = read_file(path) if path else read_index_of_apt()
     if not re.search("^Package:", text, re.MULTILINE):
         sys.exit(f"prepare: {path or 'the index of apt'} has no packages: {NO_INDEX}")
     return text

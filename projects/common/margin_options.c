@@ -16,10 +16,12 @@
 
 const command_option margin_rows[] = {
     {COMMAND_TEXT, "margin",
-     "logits are cosines times --margin-scale, and in training the label's has a margin: cosine (of 0), arcface:M, cosface:M, "
-     "sphereface:M or combined:M1,M2,M3; validation has none. There is no bias, as with a --sample-rate below 1",
+     "logits are cosines times --margin-scale, and in training alone the label's has a margin: cosine (of 0), arcface:M, "
+     "cosface:M, sphereface:M or combined:M1,M2,M3. There is no bias, as with a --sample-rate below 1. none: logits are those of "
+     "a "
+     "linear layer",
      "KIND", AT(text)},
-    {COMMAND_NUMBER, "margin-scale", "of --margin's cosines", "X", AT(scale), .least = 1e-3, .most = 1e6},
+    {COMMAND_NUMBER, "margin-scale", "of --margin's cosines; --margin none has none", "X", AT(scale), .least = 1e-3, .most = 1e6},
     SAMPLE_RATE(offsetof(margin_options, sample_rate)),
     {0},
 };

@@ -13,6 +13,11 @@ static bool epoch_is_full(const training_loop *loop)
     return loop->at->epoch_step == loop->checkpoint->epoch_steps;
 }
 
+int64_t training_schedule_step(const training_position *at, int64_t epoch_steps)
+{
+    return at->epoch * epoch_steps + at->epoch_step;
+}
+
 int64_t training_steps_to_make(const training_options *wanted, const training_position *at, int64_t epoch_steps)
 {
     int64_t asked = at->epoch_step + wanted->steps - at->step;

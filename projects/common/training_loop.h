@@ -38,6 +38,10 @@ shard_status training_loop_run(const training_loop *loop);
 /* Saves what --output asks for. Collective over the world. */
 shard_status training_loop_save(const training_loop *loop, bool best);
 
+/* The step that the schedule of the learning rate is at. It goes by epochs: earlier ones may have had more or fewer steps, as with
+ * another --batch-size. */
+int64_t training_schedule_step(const training_position *at, int64_t epoch_steps);
+
 /* The number of steps of the epoch at the position that this run makes. */
 int64_t training_steps_to_make(const training_options *wanted, const training_position *at, int64_t epoch_steps);
 

@@ -51,7 +51,7 @@ const command_option training_rows[] = {
      .most = 1e9},
     {COMMAND_WHOLE, "warmup-steps", "the same in steps; counts if it is not 0", "N", AT(warmup_steps), .most = MOST_WHOLE},
     {COMMAND_NUMBER, "momentum", "momentum of SGD and LARS", "X", AT(momentum), .most = 0.9999},
-    {COMMAND_FLAG, "nesterov", "Nesterov's momentum", AT(nesterov)},
+    {COMMAND_FLAG, "nesterov", "Nesterov's momentum, of SGD and LARS", AT(nesterov)},
     {COMMAND_NUMBER, "wd", "weight decay; not for biases and other vectors", "X", "weight-decay", AT(weight_decay),
      .most = INFINITY},
     {COMMAND_WHOLE, "seed", "of the initial values and of the order of the %s", "N", AT(seed), .most = MOST_WHOLE},
@@ -164,8 +164,11 @@ shard_status training_options_check(const training_options *wanted)
     if (wanted->keep == 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--keep 1: the one before must stay until the next is written; take at least 2, or 0");
-    if ((wanted->keep || wanted->save_async) && !wanted->output)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs --output", wanted->keep ? "keep" : "save-async");
+    if ((wanted->keep || wanted->save_every || wanted->save_async) && !wanted->output)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs --output",
+                           wanted->keep         ? "keep"
+                           : wanted->save_every ? "save-every"
+                                                : "save-async");
     if (training_resumes_auto(wanted) && wanted->evaluate)
         return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto is for training: give --evaluate the file");
     if (training_resumes_auto(wanted) && !wanted->output)

@@ -77,7 +77,8 @@ static shard_status run_backward(trainer *run, int64_t count, double *loss_sum)
 static shard_status step_once(trainer *run, step *made, bool *interrupted)
 {
     double begun = progress_clock(), loss = 0;
-    *made = (step){.lr = training_optimizers_set_lr(&run->optimizers, run->at.step), .lost = -1};
+    double lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
+    *made = (step){.lr = lr, .lost = -1};
     shard_group_sampler_next(run->sampler, run->points, &made->local_points);
     training_loss_begin(&run->optimizers);
     shard_status status = run_backward(run, made->local_points, &loss);

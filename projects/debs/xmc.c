@@ -1,6 +1,7 @@
 #include "xmc.h"
 
 #include "agree.h"
+#include "hash.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -271,7 +272,7 @@ static uint64_t hash_words(uint64_t hash, const void *words, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         uint32_t word;
         memcpy(&word, from + 4 * i, sizeof word);
-        hash = (hash ^ word) * 0x100000001b3u;
+        hash = hash_word(hash, word);
     }
     return hash;
 }
@@ -280,7 +281,7 @@ static void write_summary(const void *of, int64_t index, char *text)
 {
     const xmc_data *data = of;
     (void)index;
-    uint64_t hash = hash_words(0xcbf29ce484222325u, data->label_begin, 2 * (data->points + 1));
+    uint64_t hash = hash_words(HASH_START, data->label_begin, 2 * (data->points + 1));
     hash = hash_words(hash, data->feature_begin, 2 * (data->points + 1));
     hash = hash_words(hash, data->label, data->label_begin[data->points]);
     hash = hash_words(hash, data->feature, 2 * data->feature_begin[data->points]);

@@ -59,7 +59,7 @@ static shard_status step_once(trainer *run, step *made)
     bool replayed = false;
     *made = (step){.parts = parts, .lost = -1};
     run->local_images = 0;
-    made->lr = training_optimizers_set_lr(&run->optimizers, run->at.step);
+    made->lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
     training_loss_begin(&run->optimizers);
     shard_status status = run->options->margin.sample_rate < 1 ? head_draw(run) : SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++) {

@@ -60,8 +60,9 @@ def run_mingpt(wanted, ranks, steps):
     """(the lines of --metrics, the seconds on a processor)"""
     with tempfile.TemporaryDirectory() as folder:
         metrics = pathlib.Path(folder) / "metrics"
-        command = [wanted.mingpt, "--model-type", wanted.model_type, "--tokenizer", wanted.tokenizer, "--vocab-size", wanted.vocab_size,
-                   "--block-size", wanted.block_size, "-b", wanted.batch_size, "--steps", steps, "--epochs", 1000,
+        size = ["--vocab-size", wanted.vocab_size] if wanted.tokenizer == "bpe" else [] # of characters it is TEXT's
+        command = [wanted.mingpt, "--model-type", wanted.model_type, "--tokenizer", wanted.tokenizer, *size, "--block-size",
+                   wanted.block_size, "-b", wanted.batch_size, "--steps", steps, "--epochs", 1000, "--val-interval", 0,
                    "--metrics", metrics, wanted.text]
         if ranks > 1:
             command = [wanted.shardrun, "-n", ranks, *command[:1], "--enable-model-parallel", *command[1:]]

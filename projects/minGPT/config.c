@@ -1,5 +1,6 @@
 #include "config.h"
 
+#include "command_line.h"
 #include "json_file.h"
 #include "text.h"
 
@@ -7,7 +8,6 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const gpt_type_sizes gpt_types[] = {
@@ -121,15 +121,6 @@ shard_status config_read(gpt_config *config, const char *path)
     return status;
 }
 
-/* The shortest text that reads back to the same bits. */
-static const char *number_text(char *text, size_t bytes, double value)
-{
-    snprintf(text, bytes, "%g", value);
-    if (strtod(text, NULL) != value)
-        snprintf(text, bytes, "%.17g", value);
-    return text;
-}
-
 typedef struct writing {
     const gpt_config *config;
     int64_t end_of_text;
@@ -140,9 +131,9 @@ static void write_members(const void *state, FILE *file)
     const writing *from = state;
     const gpt_config *config = from->config;
     char embd[32], resid[32], epsilon[32];
-    number_text(embd, sizeof embd, config->embd_pdrop);
-    number_text(resid, sizeof resid, config->resid_pdrop);
-    number_text(epsilon, sizeof epsilon, config->layer_norm_epsilon);
+    command_write_number(embd, sizeof embd, config->embd_pdrop);
+    command_write_number(resid, sizeof resid, config->resid_pdrop);
+    command_write_number(epsilon, sizeof epsilon, config->layer_norm_epsilon);
     fprintf(file,
             "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"attn_pdrop\": 0.0,\n"
             "  \"embd_pdrop\": %s,\n  \"layer_norm_epsilon\": %s,\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %" PRId64

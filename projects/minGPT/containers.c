@@ -1,5 +1,6 @@
 #include "containers.h"
 
+#include "hash.h"
 #include "random.h"
 
 #include <inttypes.h>
@@ -81,12 +82,9 @@ void number_map_free(number_map *map)
 
 /* ---- byte strings ---- */
 
-static uint64_t hash_bytes(const char *bytes, int64_t size)
+static uint64_t hash_of(const char *bytes, int64_t size)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (int64_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    return random_mix(hash);
+    return random_mix(hash_bytes(HASH_START, bytes, size));
 }
 
 const char *string_set_at(const string_set *set, int64_t number, int64_t *size)
@@ -97,7 +95,7 @@ const char *string_set_at(const string_set *set, int64_t number, int64_t *size)
 
 static int64_t string_slot(const string_set *set, const char *bytes, int64_t size)
 {
-    uint64_t slot = hash_bytes(bytes, size) & (uint64_t)(set->slots - 1);
+    uint64_t slot = hash_of(bytes, size) & (uint64_t)(set->slots - 1);
     for (; set->slot[slot] >= 0; slot = (slot + 1) & (uint64_t)(set->slots - 1)) {
         int64_t other;
         const char *found = string_set_at(set, set->slot[slot], &other);

@@ -8,21 +8,22 @@
 #include <math.h>
 
 /* Adds a batch's losses to *sum. Ranks of a model group have the same blocks; count is 0 on those that have none of the last
- * batch. */
+ * batch. These compute block 0 and leave it out, since the forward is collective: ZeRO 3 gathers the values in it. */
 static shard_status add_batch(trainer *run, int64_t count, double *sum)
 {
+    int64_t computed = count > 0 ? count : 1;
     if (count == 0)
-        return SHARD_OK;
+        run->blocks[0] = 0;
     SHARD_SCOPE
     {
         shard_tensor *tokens = NULL, *targets = NULL, *loss = NULL;
-        trainer_blocks(run, TEXT_VAL, 0, run->blocks, count, &tokens, &targets);
+        trainer_blocks(run, TEXT_VAL, 0, run->blocks, computed, &tokens, &targets);
         SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
         {
             loss = gpt_loss(run->network, gpt_forward(run->network, tokens, NULL, NULL), targets);
         }
         if (loss)
-            *sum += shard_item(loss);
+            *sum += count > 0 ? shard_item(loss) : 0;
     }
     return shard_last_status();
 }

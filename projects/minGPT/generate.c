@@ -5,6 +5,7 @@
 #include "random.h"
 #include "training_run.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -148,11 +149,12 @@ static shard_status add_token(continuation *of)
     return shard_last_status();
 }
 
-static void print_samples(const continuation *of)
+/* Standard output may be a file, of which the device is full. */
+static shard_status print_samples(const continuation *of)
 {
     const char *line = "--------------------------------------------------------------------------------";
     if (shard_group_rank(shard_world()) != 0)
-        return;
+        return SHARD_OK;
     for (int64_t i = 0; i < of->samples; i++) {
         if (of->samples > 1)
             printf("%s\n", line);
@@ -163,6 +165,9 @@ static void print_samples(const continuation *of)
         }
         printf("\n");
     }
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return shard_error(SHARD_ERROR_IO, "standard output: %s", strerror(errno));
+    return SHARD_OK;
 }
 
 static shard_status begin(continuation *of, trainer *run)
@@ -201,7 +206,7 @@ shard_status generate(trainer *run)
         }
     }
     if (status == SHARD_OK)
-        print_samples(&of);
+        status = print_samples(&of);
     gpt_cache_clear(&of.cache);
     shard_release(of.unknown);
     free(of.token);

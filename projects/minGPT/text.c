@@ -159,7 +159,9 @@ static shard_status find_files(text_sets *sets, const char *folder)
         bool there = true;
         for (int set = 0; set < TEXT_SETS; set++) {
             int length = snprintf(sets->path[set], sizeof sets->path[set], "%s/%s", folder, names[i][set]);
-            there = there && length < (int)sizeof sets->path[set] && access(sets->path[set], F_OK) == 0;
+            if (length >= (int)sizeof sets->path[set])
+                return shard_error(SHARD_ERROR_IO, "TEXT: a path of more than %d bytes", PATH_MAX - 1);
+            there = there && access(sets->path[set], F_OK) == 0;
         }
         if (there)
             return SHARD_OK;

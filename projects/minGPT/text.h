@@ -4,6 +4,7 @@
 
 #include "tokenizer.h"
 
+#include <limits.h>
 #include <stdio.h>
 
 /* The bytes of a file, and a 0 behind them; the caller frees them. most_bytes 0: of any size, also of a pipe. NULL with the error
@@ -20,7 +21,7 @@ enum { TEXT_TRAIN = 0, TEXT_VAL, TEXT_SETS };
 typedef struct text_sets {
     char *text[TEXT_SETS];
     int64_t bytes[TEXT_SETS];
-    char path[TEXT_SETS][512];
+    char path[TEXT_SETS][PATH_MAX];
 } text_sets;
 
 /*

@@ -1,5 +1,6 @@
 #include "tokenizer.h"
 
+#include "hash.h"
 #include "utf8.h"
 #include "words.h"
 
@@ -241,15 +242,13 @@ const char *tokenizer_text(const tokenizer *of, int64_t token, int64_t *bytes)
 
 uint64_t tokenizer_hash(const tokenizer *of)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    uint64_t hash = HASH_START;
     for (int64_t i = 0; i < of->vocabulary.count; i++) {
         int64_t size;
         const char *bytes = tokenizer_text(of, i, &size);
-        for (int64_t k = 0; k < size; k++)
-            hash = (hash ^ (unsigned char)bytes[k]) * 0x100000001b3u;
-        hash = (hash ^ 0xFF) * 0x100000001b3u; /* not a byte of UTF-8 */
+        hash = hash_word(hash_bytes(hash, bytes, size), 0xFF); /* not a byte of UTF-8 */
     }
     for (int64_t i = 0; i < of->merges; i++)
-        hash = (hash ^ pair_key(of->pair[0][i], of->pair[1][i])) * 0x100000001b3u;
+        hash = hash_word(hash, pair_key(of->pair[0][i], of->pair[1][i]));
     return hash;
 }

@@ -18,10 +18,10 @@ typedef struct step {
 } step;
 
 /* The state of an epoch. */
-typedef struct course {
+typedef struct epoch_state {
     trainer *run;
     double loss, tokens; /* sums over its steps */
-} course;
+} epoch_state;
 
 /* Blocks begin at another token in each epoch. */
 static int64_t shift_of_epoch(const trainer *run)
@@ -63,7 +63,8 @@ static shard_status step_once(trainer *run, step *made, bool *interrupted)
 {
     double begun = progress_clock(), loss = 0;
     int64_t parts = run->options->accumulate, count, blocks = 0;
-    *made = (step){.lr = training_optimizers_set_lr(&run->optimizers, run->at.step)};
+    double lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
+    *made = (step){.lr = lr};
     training_loss_begin(&run->optimizers);
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++, blocks += count) {
@@ -116,43 +117,43 @@ static shard_status report(trainer *run, const step *made, double epoch_loss)
 
 static shard_status begin_epoch(void *of)
 {
-    course *along = of;
-    trainer *run = along->run;
-    *along = (course){.run = run};
+    epoch_state *state = of;
+    trainer *run = state->run;
+    *state = (epoch_state){.run = run};
     return shard_group_sampler_seek(run->sampler, run->at.epoch, run->at.epoch_step * run->options->accumulate);
 }
 
 static shard_status make_step(void *of, bool *interrupted)
 {
-    course *along = of;
+    epoch_state *state = of;
     step made;
-    shard_status status = step_once(along->run, &made, interrupted);
+    shard_status status = step_once(state->run, &made, interrupted);
     if (status != SHARD_OK)
         return status;
     if (isfinite(made.loss)) {
-        along->loss += made.loss * (double)made.tokens;
-        along->tokens += (double)made.tokens;
+        state->loss += made.loss * (double)made.tokens;
+        state->tokens += (double)made.tokens;
     }
-    return report(along->run, &made, along->tokens > 0 ? along->loss / along->tokens : 0);
+    return report(state->run, &made, state->tokens > 0 ? state->loss / state->tokens : 0);
 }
 
 static shard_status validate(void *of, double *result, bool *interrupted)
 {
     double loss = 0;
-    shard_status status = evaluate(((course *)of)->run, &loss, interrupted);
+    shard_status status = evaluate(((epoch_state *)of)->run, &loss, interrupted);
     *result = 100 * exp(-loss); /* the probability of a token, in percent: the geometric mean */
     return status;
 }
 
 static shard_tensors *export(void *of)
 {
-    return gpt_export(((course *)of)->run->network);
+    return gpt_export(((epoch_state *)of)->run->network);
 }
 
 shard_status train(trainer *run)
 {
-    course along = {.run = run};
-    return training_loop_run(&(training_loop){.run = &along,
+    epoch_state state = {.run = run};
+    return training_loop_run(&(training_loop){.run = &state,
                                               .options = &run->options->training,
                                               .at = &run->at,
                                               .checkpoint = &run->checkpoint,

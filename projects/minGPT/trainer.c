@@ -3,6 +3,7 @@
 
 #include "agree.h"
 #include "description.h"
+#include "hash.h"
 #include "training_run.h"
 
 #include <inttypes.h>
@@ -34,7 +35,7 @@ static void write_summary(const void *of, int64_t index, char *text)
     (void)index;
     for (int set = 0; set < TEXT_SETS; set++)
         for (int64_t i = 0; i < run->sets[set].count; i++)
-            hash = (hash ^ (uint32_t)run->sets[set].token[i]) * 0x100000001b3u;
+            hash = hash_word(hash, (uint32_t)run->sets[set].token[i]);
     snprintf(text, AGREE_BYTES, "%" PRId64 " and %" PRId64 " tokens of %" PRId64 ", hash %016" PRIx64,
              run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer), hash);
 }

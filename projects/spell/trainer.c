@@ -131,10 +131,7 @@ bool trainer_validates(const trainer *run)
 static void set_number(training_checkpoint *of, const char *name, const char *option, training_when when, double value)
 {
     char text[64];
-    snprintf(text, sizeof text, "%g", value);
-    if (strtod(text, NULL) != value)
-        snprintf(text, sizeof text, "%.17g", value);
-    training_checkpoint_set(of, name, option, when, text);
+    training_checkpoint_set(of, name, option, when, command_write_number(text, sizeof text, value));
 }
 
 static void set_hash(training_checkpoint *of, const char *name, training_when when, uint64_t hash)

@@ -2,6 +2,7 @@
 #include "words.h"
 
 #include "agree.h"
+#include "hash.h"
 #include "random.h"
 
 #include <errno.h>
@@ -218,8 +219,7 @@ typedef struct summary {
 static uint64_t hash_rows(uint64_t hash, int64_t count, const char *text, const int64_t *begin, const int64_t *numbers)
 {
     for (int64_t i = 0; i < count; i++) {
-        for (const char *c = text + begin[i]; *c; c++)
-            hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+        hash = hash_bytes(hash, text + begin[i], (int64_t)strlen(text + begin[i]));
         hash = random_hash(hash, numbers ? (uint64_t)numbers[i] : 0, 0);
     }
     return hash;
@@ -227,8 +227,7 @@ static uint64_t hash_rows(uint64_t hash, int64_t count, const char *text, const 
 
 uint64_t words_hash(const words *dictionary, bool counts)
 {
-    return hash_rows(0xcbf29ce484222325u, dictionary->count, dictionary->text, dictionary->begin,
-                     counts ? dictionary->times : NULL);
+    return hash_rows(HASH_START, dictionary->count, dictionary->text, dictionary->begin, counts ? dictionary->times : NULL);
 }
 
 static void write_summary(const void *of, int64_t index, char *text)

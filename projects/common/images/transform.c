@@ -54,28 +54,34 @@ static image_box random_crop(int64_t height, int64_t width, double least_scale, 
     return centred_box(height, width, h, w);
 }
 
-static image_box shifted_edges(int64_t height, int64_t width, double shift, random_stream *random)
+static image_box largest_square(int64_t height, int64_t width)
 {
-    double h = (double)height, w = (double)width;
-    double left = random_between(random, -shift, shift) * w;
-    double right = random_between(random, -shift, shift) * w + w;
-    double top = random_between(random, -shift, shift) * h;
-    double bottom = random_between(random, -shift, shift) * h + h;
+    double shorter = (double)(height < width ? height : width);
+    return centred_box(height, width, shorter, shorter);
+}
+
+static image_box shifted_edges(image_box box, double shift, random_stream *random)
+{
+    double left = random_between(random, -shift, shift) * box.width + box.left;
+    double right = random_between(random, -shift, shift) * box.width + box.left + box.width;
+    double top = random_between(random, -shift, shift) * box.height + box.top;
+    double bottom = random_between(random, -shift, shift) * box.height + box.top + box.height;
     return (image_box){.left = left, .top = top, .width = right - left, .height = bottom - top};
 }
 
 image_box training_box(int64_t height, int64_t width, const augmentation *augment, random_stream *random)
 {
+    if (augment->square)
+        return shifted_edges(largest_square(height, width), augment->shift, random);
     if (augment->shift > 0)
-        return shifted_edges(height, width, augment->shift, random);
+        return shifted_edges((image_box){.width = (double)width, .height = (double)height}, augment->shift, random);
     return random_crop(height, width, augment->crop_scale, random);
 }
 
 image_box validation_box(int64_t height, int64_t width, int64_t size, const augmentation *augment)
 {
-    double shorter = (double)(height < width ? height : width);
-    if (augment->shift > 0)
-        return centred_box(height, width, shorter, shorter);
+    if (augment->square || augment->shift > 0)
+        return largest_square(height, width);
     /* torchvision rounds the resized sizes and the crop's corner to whole pixels. */
     double resized = floor((double)size * 256 / 224);
     double resized_height = height < width ? resized : floor(resized * (double)height / (double)width);

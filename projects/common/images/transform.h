@@ -22,22 +22,23 @@ typedef struct image_box {
     double left, top, width, height;
 } image_box;
 
-/* The augmentation of training pictures: one of the two kinds of box, then a flip. */
+/* The augmentation of training pictures: one of the kinds of box, then a flip. */
 typedef struct augmentation {
     double crop_scale; /* torchvision's RandomResizedCrop: the least fraction of the area, 0.08 for ImageNet */
     /* if above 0, instead of it: each edge of the whole picture moves in or out by up to this fraction of a side.
      * For pictures that a crop would cut, as characters. */
     double shift;
+    bool square; /* the largest square in the middle, neither cropped nor distorted; its edges are those that move by `shift` */
     bool flip; /* mirror every second picture; characters are not mirrored */
 } augmentation;
 
-/* A training box: as torchvision's RandomResizedCrop (aspect ratio 3/4 to 4/3), or shifted edges. */
+/* A training box: as torchvision's RandomResizedCrop (aspect ratio 3/4 to 4/3), shifted edges, or the square. */
 image_box training_box(int64_t height, int64_t width, const augmentation *augment, random_stream *random);
 
 /*
  * The validation box. For crops: as torchvision's Resize(size * 256 / 224) of
  * the shorter side and CenterCrop(size), in one step. For shifted pictures
- * (shift above 0): the largest square in the middle.
+ * (shift above 0) and with `square`: the largest square in the middle.
  */
 image_box validation_box(int64_t height, int64_t width, int64_t size, const augmentation *augment);
 
