@@ -144,7 +144,7 @@ static shard_status read_string(json_reader *reader, char *to)
                 return SHARD_ERROR_FORMAT;
         }
         if (to) {
-            memcpy(to, from, bytes);
+            memmove(to, from, bytes); /* in place `to` may be one byte behind */
             to += bytes;
         }
     }
