@@ -124,7 +124,7 @@ static void judge(const collective_call *call, const call_case *c)
     if (!names_rank(shared->text[first], c->odd))
         report(call, c, "the rank is not singled out", first);
     if (!names_file && !others_call(shared->text[first], c->odd, reported(call)))
-        report(call, c, "the others' call is told of the rank", first);
+        report(call, c, "the message of the others' call names the rank", first);
 }
 
 /* After its failure. */
