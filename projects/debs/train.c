@@ -55,7 +55,7 @@ static shard_status run_backward(trainer *run, int64_t count, double *loss_sum)
     int64_t total = 0, *points = training_gather_samples(run->points, count, run->model_group, &total);
     SHARD_SCOPE
     {
-        shard_tensor *x = trainer_features(run, run->train, run->points, count, key ? key : 1), *logits, *loss = NULL;
+        shard_tensor *x = trainer_features(run, run->train, run->points, count, key ? key : 1), *logits = NULL, *loss = NULL;
         shard_tensor *pairs = points ? make_pairs(run->train, points, total) : NULL;
         SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
         {

@@ -227,7 +227,9 @@ int32_t *tokenizer_encode(const tokenizer *of, const char *text, int64_t bytes, 
         return NULL;
     }
     int32_t *less = realloc(tokens, ((size_t)*count + 1) * sizeof *tokens);
-    return less ? less : tokens;
+    if (less)
+        tokens = less;
+    return tokens;
 }
 
 int64_t tokenizer_size(const tokenizer *of)

@@ -228,8 +228,10 @@ static void write_token(const tokenizer *of, const uint32_t *code_of_byte, int64
             fprintf(file, "\\%c", byte);
         else if (plain)
             fputc(byte, file);
-        else
-            fwrite(character, 1, (size_t)utf8_write(character, code_of_byte[byte]), file);
+        else {
+            int length = utf8_write(character, code_of_byte[byte]);
+            fwrite(character, 1, (size_t)length, file);
+        }
     }
 }
 
