@@ -139,8 +139,8 @@ static shard_status report(trainer *run, const validation_set *set, const outcom
     char names[METRICS_MOST_VALUES][96], text[256] = "";
     int count = 0;
     metrics_entry entry = {.validation = true,
-                           .step = run->at.step,
-                           .epoch = run->at.epoch,
+                           .step = run->base.at.step,
+                           .epoch = run->base.at.epoch,
                            .samples = result->images,
                            .local_samples = result->images / shard_group_size(shard_world()),
                            .seconds = result->seconds};
@@ -159,10 +159,10 @@ static shard_status report(trainer *run, const validation_set *set, const outcom
         snprintf(text + used, sizeof text - used, "  rank-1 %.2f  rank-5 %.2f of %" PRId64, result->search.rank1,
                  result->search.rank5, result->search.gallery);
     }
-    progress_say(&run->progress, " * %s: accuracy %.3f +- %.3f%s  (%" PRId64 " + %" PRId64 " pairs, %.1f images/s)", set->name,
-                 result->pairs.accuracy, result->pairs.deviation, text, result->pairs.same, result->pairs.different,
+    progress_say(&run->base.progress, " * %s: accuracy %.3f +- %.3f%s  (%" PRId64 " + %" PRId64 " pairs, %.1f images/s)",
+                 set->name, result->pairs.accuracy, result->pairs.deviation, text, result->pairs.same, result->pairs.different,
                  (double)result->images / result->seconds);
-    return metrics_write(run->metrics, &entry);
+    return metrics_write(run->base.metrics, &entry);
 }
 
 static shard_status evaluate_set(trainer *run, const validation_set *set, double *accuracy, bool *interrupted)
@@ -190,14 +190,14 @@ shard_status evaluate(trainer *run, double *accuracy, bool *interrupted)
     double sum = 0;
     int measured = 0; /* a set of fewer than 10 pairs has no accuracy */
     *interrupted = false;
-    shard_module_set_training(run->network, false);
+    shard_module_set_training(run->base.model, false);
     for (int i = 0; i < run->data.count && status == SHARD_OK && !*interrupted; i++) {
         double own = 0;
         status = evaluate_set(run, &run->data.sets[i], &own, interrupted);
         sum += isnan(own) ? 0 : own;
         measured += !isnan(own);
     }
-    shard_module_set_training(run->network, true);
+    shard_module_set_training(run->base.model, true);
     *accuracy = measured ? sum / measured : 0;
     return status;
 }

@@ -58,7 +58,7 @@ static shard_status compute_batch(trainer *run, image_source images, int64_t fir
         for (int mirrored = 0; mirrored < 2 && own->pixels[mirrored]; mirrored++) {
             shard_tensor *pixels =
                 shard_from_host(own->pixels[mirrored], SHARD_SHAPE(count, side, side, 3), .dtype = SHARD_UINT8);
-            shard_tensor *made = network_features(run->network, run->options, pixels);
+            shard_tensor *made = network_features(run->base.model, run->options, pixels);
             sum = mirrored ? shard_add(sum, made) : made;
         }
         status = shard_copy_to_host(shard_normalize(sum, 1, NORM_EPS), features, (size_t)(count * size) * sizeof *features);
@@ -89,7 +89,7 @@ static shard_status compute_range(trainer *run, const char *title, image_source 
         if (status == SHARD_OK)
             status = training_sum(&signals, 1);
         snprintf(text, sizeof text, "%.1f images/s", (double)(part.start + part.size) / (progress_clock() - begun));
-        progress_step(&run->progress, title, step + 1, steps, text);
+        progress_step(&run->base.progress, title, step + 1, steps, text);
     }
     free_bench(&own);
     return status;

@@ -3,26 +3,14 @@
 #define ARCFACE_TRAINER_H
 
 #include "data.h"
-#include "metrics.h"
 #include "network.h"
-#include "progress.h"
-#include "training_checkpoint.h"
-#include "training_optimizers.h"
+#include "training_loop.h"
 
 typedef struct trainer {
-    options own;            /* as given; without validations if there is nothing to validate on */
-    const options *options; /* these */
+    training_run base;
+    const options *options;
     data data;
-    shard_mesh *mesh;
-    shard_group *model_group; /* the ranks of one classifier: they gather their images' features before it */
-    shard_module *network;
-    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
-    training_optimizers optimizers;
-    training_checkpoint checkpoint;
-    training_position at;
-    bool resumed;
-    progress progress;
-    metrics *metrics;
+    int64_t bad; /* damaged images of the epoch */
 } trainer;
 
 /* ---- trainer.c ---- */

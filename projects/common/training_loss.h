@@ -1,5 +1,6 @@
 /*
- * --non-finite: steps whose loss or gradients are NaN or infinite. A trainer with that option calls, in a step:
+ * --non-finite: steps whose loss or gradients are NaN or infinite. A step makes these calls, that of training_loop with made->lost
+ * in place of training_loss_see:
  *
  *     training_loss_begin(&optimizers);
  *     ... forward; training_loss_see(&optimizers, loss); backward ...

@@ -9,12 +9,6 @@ shard_status training_open_device(const training_options *wanted)
     return shard_last_status() == SHARD_OK ? SHARD_OK : shard_agree(shard_world());
 }
 
-shard_mesh *training_mesh(const head_options *head)
-{
-    int ranks = shard_group_size(shard_world()), size = head->model_parallel_size ? (int)head->model_parallel_size : ranks;
-    return shard_mesh_create(.model = head->enable_model_parallel ? size : 1);
-}
-
 int64_t training_count_parameters(shard_module *model, int64_t *local)
 {
     shard_tensors *parameters = shard_parameters(model);
@@ -98,12 +92,52 @@ void training_introduce_ranks(progress *shown, const shard_mesh *mesh, const cha
                      ranks / model, model, more);
 }
 
-metrics *training_metrics(const training_options *wanted, shard_module *model, int64_t num_classes, const char *samples,
-                          bool resumed)
+/* ---- its objects ---- */
+
+void training_run_begin(training_run *run, const training_options *wanted, const char *samples)
 {
-    metrics_model of = {.num_classes = num_classes, .samples = samples};
-    training_count_parameters(model, &of.local_parameters);
-    return metrics_open(
-        (metrics_options){.path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = resumed && !wanted->evaluate},
-        of);
+    *run = (training_run){.options = wanted, .samples = samples, .at.best = -1, .progress = progress_start(wanted->print_freq)};
+}
+
+shard_status training_run_make_mesh(training_run *run, const head_options *head)
+{
+    int ranks = shard_group_size(shard_world()), size = head->model_parallel_size ? (int)head->model_parallel_size : ranks;
+    run->mesh = shard_mesh_create(.model = head->enable_model_parallel ? size : 1);
+    run->model_group = shard_mesh_model_group(run->mesh);
+    shard_manual_seed((uint64_t)run->options->seed);
+    return run->mesh ? SHARD_OK : shard_last_status();
+}
+
+shard_status training_run_resume(training_run *run)
+{
+    if (!run->options->resume)
+        return SHARD_OK;
+    shard_tensors *all = training_collect(run->model, &run->optimizers);
+    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
+    shard_tensors_destroy(all);
+    return status;
+}
+
+shard_status training_run_open_files(training_run *run, int64_t num_classes)
+{
+    const training_options *wanted = run->options;
+    metrics_options files = {
+        .path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && !wanted->evaluate};
+    metrics_model of = {.num_classes = num_classes, .samples = run->samples};
+    if (training_checkpoint_prepare(&run->checkpoint, &run->at) != SHARD_OK)
+        return shard_last_status();
+    training_count_parameters(run->model, &of.local_parameters);
+    run->metrics = metrics_open(files, of);
+    return shard_agree(shard_world()); /* one rank alone may write them */
+}
+
+void training_run_close(training_run *run)
+{
+    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
+    metrics_close(run->metrics);
+    training_optimizers_close(&run->optimizers);
+    shard_data_parallel_destroy(run->data_parallel);
+    shard_module_destroy(run->model);
+    shard_mesh_destroy(run->mesh);
+    *run = (training_run){0};
 }

@@ -1,18 +1,46 @@
-/* The parts of a run that trainers share: its mesh, sums and lists over the ranks, and its first lines. */
+/* The parts of a run that trainers share: its objects, sums and lists over the ranks, and its first lines. */
 #ifndef COMMON_TRAINING_RUN_H
 #define COMMON_TRAINING_RUN_H
 
 #include "metrics.h"
 #include "progress.h"
-#include "training_options.h"
+#include "training_checkpoint.h"
+#include "training_optimizers.h"
 
 #include <shard/distributed.h>
 
+/* The objects of a run, which a trainer has as its member `base`. */
+typedef struct training_run {
+    const training_options *options;
+    const char *samples; /* their name, "images" */
+    shard_mesh *mesh;
+    shard_group *model_group; /* the ranks of one final layer */
+    shard_module *model;
+    shard_data_parallel *data_parallel; /* this and the optimizers: of runs that train */
+    training_optimizers optimizers;
+    training_checkpoint checkpoint;
+    training_position at;
+    bool resumed; /* from a checkpoint */
+    progress progress;
+    metrics *metrics;
+} training_run;
+
+/* Begins a run: its position and its output. samples: their name, which is not copied. training_run_close follows, also after an
+ * error. Not collective. */
+void training_run_begin(training_run *run, const training_options *wanted, const char *samples);
+void training_run_close(training_run *run);
+
+/* Makes the mesh of --enable-model-parallel and --model-parallel-size, and sets the seed of --seed. Collective over the world. */
+shard_status training_run_make_mesh(training_run *run, const head_options *head);
+
+/* --resume: loads the model, the optimizers' state and the position. Does nothing without it. Collective over the world. */
+shard_status training_run_resume(training_run *run);
+
+/* Makes --output's folder, and opens the files of --metrics and --tensorboard. Collective over the world. */
+shard_status training_run_open_files(training_run *run, int64_t num_classes);
+
 /* Opens --device as the default one; after an error of a rank all have it. */
 shard_status training_open_device(const training_options *wanted);
-
-/* The mesh of --enable-model-parallel and --model-parallel-size. NULL with the error set. Collective over the world. */
-shard_mesh *training_mesh(const head_options *head);
 
 /* The number of parameters of the whole model; *local: of this rank. */
 int64_t training_count_parameters(shard_module *model, int64_t *local);
@@ -29,10 +57,5 @@ shard_status training_set_values(shard_tensor *parameter, const float *values);
 
 /* Prints "4 ranks (shm): 2 data parallel x 2 model parallel" and more, unless there is one rank. */
 void training_introduce_ranks(progress *shown, const shard_mesh *mesh, const char *more);
-
-/* --metrics and --tensorboard. samples: their name, "images". resumed: the lines go on in the files that there are. NULL with the
- * error set (IO, MEMORY). */
-metrics *training_metrics(const training_options *wanted, shard_module *model, int64_t num_classes, const char *samples,
-                          bool resumed);
 
 #endif

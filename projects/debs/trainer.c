@@ -1,8 +1,6 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
-#include "training_run.h"
-
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -60,9 +58,9 @@ shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t
     shard_tensor *x = NULL;
     SHARD_AUTOCAST((shard_dtype)wanted->training.amp)
     {
-        x = network_features(run->network, wanted, data, points, count, dropout_key);
+        x = network_features(run->base.model, wanted, data, points, count, dropout_key);
     }
-    return shard_cast(shard_gather_from_group(x, 0, run->model_group), head_dtype(&wanted->head, &wanted->training));
+    return shard_cast(shard_gather_from_group(x, 0, run->base.model_group), head_dtype(&wanted->head, &wanted->training));
 }
 
 /* ---- the network and what trains it ---- */
@@ -70,23 +68,20 @@ shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t
 static shard_status make_network(trainer *run)
 {
     const head_options *head = &run->options->head;
-    run->mesh = training_mesh(head);
-    run->model_group = shard_mesh_model_group(run->mesh);
-    if (!run->mesh)
+    if (training_run_make_mesh(&run->base, head) != SHARD_OK)
         return shard_last_status();
-    shard_manual_seed((uint64_t)run->options->training.seed);
-    run->network = network_make(run->options, run->train, head->enable_model_parallel ? run->model_group : NULL);
-    return run->network ? SHARD_OK : shard_last_status();
+    run->base.model = network_make(run->options, run->train, head->enable_model_parallel ? run->base.model_group : NULL);
+    return run->base.model ? SHARD_OK : shard_last_status();
 }
 
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
-    shard_tensors *parameters = shard_parameters(run->network);
-    shard_status status = training_optimizers_open(&run->optimizers, &wanted->training, &wanted->head, parameters, NETWORK_HEAD,
-                                                   shard_group_sampler_steps(run->sampler));
+    shard_tensors *parameters = shard_parameters(run->base.model);
+    shard_status status = training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->head, parameters,
+                                                   NETWORK_HEAD, shard_group_sampler_steps(run->sampler));
     if (status == SHARD_OK)
-        run->data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib);
+        run->base.data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib);
     shard_tensors_destroy(parameters);
     return shard_last_status();
 }
@@ -94,12 +89,12 @@ static shard_status make_optimizers(trainer *run)
 static void introduce(trainer *run)
 {
     int64_t own;
-    progress_say(&run->progress,
+    progress_say(&run->base.progress,
                  "%" PRId64 " points for training, %" PRId64 " for validation; %" PRId64 " features, %" PRId64 " labels; %" PRId64
                  " parameters",
                  run->train->points, run->test->points, run->train->features, run->train->labels,
-                 training_count_parameters(run->network, &own));
-    training_introduce_ranks(&run->progress, run->mesh, "");
+                 training_count_parameters(run->base.model, &own));
+    training_introduce_ranks(&run->base.progress, run->base.mesh, "");
 }
 
 /* ---- checkpoints ---- */
@@ -107,7 +102,7 @@ static void introduce(trainer *run)
 static shard_status describe(trainer *run)
 {
     const options *wanted = run->options;
-    training_checkpoint *of = &run->checkpoint;
+    training_checkpoint *of = &run->base.checkpoint;
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_p1",
                                 .most_best = 100,
@@ -122,19 +117,12 @@ static shard_status describe(trainer *run)
     return training_checkpoint_set_integer(of, "points", "DIR", TRAINING_WITHIN_EPOCH, run->train->points);
 }
 
-static shard_status resume(trainer *run)
-{
-    shard_tensors *all = training_collect(run->network, &run->optimizers);
-    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
-    shard_tensors_destroy(all);
-    return status;
-}
-
 /* ---- all of it ---- */
 
 shard_status trainer_open(trainer *run, const options *wanted)
 {
-    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    *run = (trainer){.options = wanted};
+    training_run_begin(&run->base, &wanted->training, "points");
     shard_status status = open_data(run);
     if (status == SHARD_OK)
         status = make_network(run);
@@ -146,27 +134,18 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = describe(run);
     if (status == SHARD_OK)
         introduce(run);
-    if (status == SHARD_OK && wanted->training.resume)
-        status = resume(run);
     if (status == SHARD_OK)
-        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
-    if (status == SHARD_OK) {
-        run->metrics = training_metrics(&wanted->training, run->network, run->train->labels, "points", run->resumed);
-        status = run->metrics ? SHARD_OK : shard_last_status();
-    }
+        status = training_run_resume(&run->base);
+    if (status == SHARD_OK)
+        status = training_run_open_files(&run->base, run->train->labels);
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
 }
 
 void trainer_close(trainer *run)
 {
-    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
-    metrics_close(run->metrics);
-    training_optimizers_close(&run->optimizers);
-    shard_data_parallel_destroy(run->data_parallel);
-    shard_module_destroy(run->network);
     shard_group_sampler_destroy(run->sampler);
     shard_group_sampler_destroy(run->test_sampler);
-    shard_mesh_destroy(run->mesh);
+    training_run_close(&run->base);
     xmc_close(run->train);
     xmc_close(run->test);
     free(run->inverse);

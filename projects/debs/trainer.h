@@ -3,29 +3,17 @@
 #define DEBS_TRAINER_H
 
 #include "measures.h"
-#include "metrics.h"
 #include "network.h"
-#include "progress.h"
-#include "training_checkpoint.h"
-#include "training_optimizers.h"
+#include "training_loop.h"
 
 typedef struct trainer {
+    training_run base;
     const options *options;
     xmc_data *train, *test;
     double *inverse; /* propensities of the labels */
-    shard_mesh *mesh;
-    shard_group *model_group; /* the ranks of one final layer: they gather their points' features before it */
-    shard_module *network;
-    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
-    training_optimizers optimizers;
     shard_group_sampler *sampler;
     shard_group_sampler *test_sampler;
     int64_t *points; /* of this rank in a step */
-    training_checkpoint checkpoint;
-    training_position at;
-    bool resumed;
-    progress progress;
-    metrics *metrics;
 } trainer;
 
 /* ---- trainer.c ---- */

@@ -43,7 +43,7 @@ static int64_t count_labels(const loader_batch *batch)
 static shard_status count_batch(trainer *run, const loader_batch *batch, totals *counts)
 {
     *counts = (totals){.interrupted = interrupt_signal() != 0};
-    if (run->feature_group || shard_group_rank(shard_mesh_model_group(run->mesh)) == 0) {
+    if (run->feature_group || shard_group_rank(shard_mesh_model_group(run->base.mesh)) == 0) {
         counts->images = (double)count_labels(batch);
         counts->bad = (double)batch->bad;
     }
@@ -60,7 +60,7 @@ shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *loc
     *loss = *ranks = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
     {
-        logits = shard_forward(run->model, images);
+        logits = shard_forward(run->base.model, images);
         if (run->head)
             *loss = head_loss(run, logits, labels, label_smoothing, ranks);
         else
@@ -98,11 +98,11 @@ shard_status batch_take(trainer *run, int64_t count, totals *whole)
     batch_sums *sums = calloc((size_t)count, sizeof *sums);
     if (!sums)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the results of %" PRId64 " batches", count);
-    bool reports = shard_group_rank(shard_mesh_model_group(run->mesh)) == 0;
+    bool reports = shard_group_rank(shard_mesh_model_group(run->base.mesh)) == 0;
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         status = results_take(run->results, &sums[i]);
-        run->optimizers.lost = (i > 0 && run->optimizers.lost) || !isfinite(sums[i].loss);
+        run->base.optimizers.lost = (i > 0 && run->base.optimizers.lost) || !isfinite(sums[i].loss);
         sums[i].loss = isnan(sums[i].loss) ? NAN : sums[i].loss; /* printed without a sign */
         if (!reports)
             sums[i] = (batch_sums){0};

@@ -23,7 +23,7 @@ static shard_status show(trainer *run, step *of, totals *whole)
     char text[128];
     snprintf(text, sizeof text, "loss %.4f  top1 %.2f  top5 %.2f", totals_mean(whole->loss, whole),
              100 * totals_mean(whole->top1, whole), 100 * totals_mean(whole->top5, whole));
-    progress_step(&run->progress, "Validation", of->number + 1, loader_steps(run->data.val), text);
+    progress_step(&run->base.progress, "Validation", of->number + 1, loader_steps(run->data.val), text);
     return SHARD_OK;
 }
 
@@ -57,16 +57,16 @@ static shard_status report(trainer *run, const totals *whole, double seconds)
            top5 = 100 * totals_mean(whole->top5, whole);
     metrics_entry entry = {
         .validation = true,
-        .step = run->at.step,
-        .epoch = run->at.epoch,
+        .step = run->base.at.step,
+        .epoch = run->base.at.epoch,
         .values = {{"loss", loss, METRICS_NUMBER}, {"top1", top1, METRICS_NUMBER}, {"top5", top5, METRICS_NUMBER}},
         .samples = (int64_t)whole->images,
         .local_samples = run->local_images,
         .seconds = seconds,
     };
-    progress_say(&run->progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", top1, top5, loss,
+    progress_say(&run->base.progress, " * top1 %.3f  top5 %.3f  loss %.4f  (%" PRId64 " images, %.1f images/s)", top1, top5, loss,
                  entry.samples, (double)entry.samples / seconds);
-    return metrics_write(run->metrics, &entry);
+    return metrics_write(run->base.metrics, &entry);
 }
 
 shard_status evaluate(trainer *run, totals *whole)
@@ -75,12 +75,12 @@ shard_status evaluate(trainer *run, totals *whole)
     run->local_images = 0;
     double begun = progress_clock();
     shard_status status = SHARD_OK;
-    shard_module_set_training(run->model, false);
+    shard_module_set_training(run->base.model, false);
     SHARD_NO_GRAD {
         status = evaluate_batches(run, whole);
     }
     head_end_validation(run);
-    shard_module_set_training(run->model, true);
+    shard_module_set_training(run->base.model, true);
     if (status != SHARD_OK || whole->interrupted > 0)
         return status;
     return report(run, whole, progress_clock() - begun);

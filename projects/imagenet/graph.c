@@ -84,7 +84,7 @@ static void compute(trainer *run)
         graph->ranking = shard_keep(ranking);
         shard_backward(shard_scale(loss, 1.0 / (double)run->options->training.batch));
     }
-    training_optimizers_step(&run->optimizers);
+    training_optimizers_step(&run->base.optimizers);
 }
 
 static shard_status capture(trainer *run)
@@ -96,7 +96,8 @@ static shard_status capture(trainer *run)
     compute(run);
     shard_status status = shard_graph_end(graph->graph);
     if (status == SHARD_OK)
-        progress_say(&run->progress, "captured a step in a CUDA graph of %" PRId64 " nodes", shard_graph_nodes(graph->graph));
+        progress_say(&run->base.progress, "captured a step in a CUDA graph of %" PRId64 " nodes",
+                     shard_graph_nodes(graph->graph));
     return status;
 }
 

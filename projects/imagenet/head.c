@@ -62,8 +62,8 @@ shard_status head_open(trainer *run, bool fused)
     const options *wanted = run->options;
     bool splits = wanted->head.enable_model_parallel, bias = !wanted->margin.cosines && wanted->margin.sample_rate == 1;
     shard_split split = splits ? (shard_split)wanted->model_parallel_dim : SHARD_SPLIT_NONE;
-    shard_group *group = splits ? shard_mesh_model_group(run->mesh) : NULL;
-    shard_tensor *replaced = shard_module_tensor(shard_module_child(run->model, "fc"), "weight");
+    shard_group *group = splits ? shard_mesh_model_group(run->base.mesh) : NULL;
+    shard_tensor *replaced = shard_module_tensor(shard_module_child(run->base.model, "fc"), "weight");
     int64_t features = shard_tensor_size(replaced, 1), classes = run->data.num_classes;
     struct head *head = calloc(1, sizeof *head);
     if (!head)
@@ -73,7 +73,7 @@ shard_status head_open(trainer *run, bool fused)
     head->by_row = split == SHARD_SPLIT_ROW;
     head->layer = fused ? shard_nn_parallel_classifier(features, classes, group, .bias = bias, .dtype = head->dtype)
                         : shard_nn_parallel_linear(features, classes, split, group, .bias = bias, .dtype = head->dtype);
-    shard_status status = shard_module_set_child(run->model, "fc", make_module(head));
+    shard_status status = shard_module_set_child(run->base.model, "fc", make_module(head));
     run->head = status == SHARD_OK ? head : NULL;
     return status;
 }
@@ -83,19 +83,20 @@ shard_status head_open(trainer *run, bool fused)
 shard_status head_draw(trainer *run)
 {
     const options *wanted = run->options;
-    int64_t first = run->at.epoch_step * wanted->training.batch, left = run->data.train_images - first;
+    int64_t first = run->base.at.epoch_step * wanted->training.batch, left = run->data.train_images - first;
     int64_t count = left < wanted->training.batch ? left : wanted->training.batch;
     int64_t *labels = calloc((size_t)count, sizeof *labels);
     if (!labels)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
-    loader_labels(run->data.train, run->at.epoch, first, count, labels);
+    loader_labels(run->data.train, run->base.at.epoch, first, count, labels);
     shard_release(run->sample);
     run->sample = NULL;
     SHARD_SCOPE
     {
         shard_tensor *all = shard_from_host(labels, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        run->sample = shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"),
-                                                      wanted->margin.sample_rate, (uint64_t)wanted->training.seed, run->at.step));
+        run->sample =
+            shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"), wanted->margin.sample_rate,
+                                            (uint64_t)wanted->training.seed, run->base.at.step));
     }
     free(labels);
     return shard_last_status();
@@ -173,8 +174,8 @@ shard_tensor *head_loss(trainer *run, shard_tensor *features, shard_tensor *labe
     SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
     {
         shard_tensor *x = dtype == own ? features : shard_cast(features, dtype);
-        loss = shard_module_is_training(run->model) ? training_loss(run, x, labels, label_smoothing, ranks)
-                                                    : validation_loss(run, x, labels, ranks);
+        loss = shard_module_is_training(run->base.model) ? training_loss(run, x, labels, label_smoothing, ranks)
+                                                         : validation_loss(run, x, labels, ranks);
     }
     return loss;
 }

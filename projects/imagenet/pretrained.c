@@ -177,7 +177,7 @@ static shard_status load(pretrained *loading)
     if (status == SHARD_OK) /* unexpected names were checked above */
         status = shard_load(loading->wanted, loading->path, .prefix = loading->prefix, .allow_unexpected = true, .convert = true);
     if (status == SHARD_OK && loading->left.count)
-        progress_say(&loading->run->progress, "not from %s, with new initial values: %s", loading->path, loading->left.text);
+        progress_say(&loading->run->base.progress, "not from %s, with new initial values: %s", loading->path, loading->left.text);
     return status;
 }
 
@@ -205,7 +205,7 @@ shard_status pretrained_load(trainer *run, const char *path)
     loading.file = shard_inspect(path, &loading.metadata);
     if (is_wrapped(loading.file))
         unwrap(&loading);
-    loading.state = shard_state_dict(run->model);
+    loading.state = shard_state_dict(run->base.model);
     loading.wanted = shard_tensors_create();
     shard_status status = shard_last_status();
     if (status == SHARD_OK)

@@ -1,7 +1,6 @@
 /* Training: steps, epochs, and the end of a run. */
 #include "trainer.h"
 
-#include "training_loop.h"
 #include "training_loss.h"
 
 #include <inttypes.h>
@@ -17,7 +16,7 @@ int64_t train_steps(const trainer *run)
 /* Images of the step's batch, with the damaged ones. */
 static double step_images(const trainer *run)
 {
-    int64_t batch = run->options->training.batch, left = run->data.train_images - run->at.epoch_step * batch;
+    int64_t batch = run->options->training.batch, left = run->data.train_images - run->base.at.epoch_step * batch;
     return (double)(left < batch ? left : batch);
 }
 
@@ -32,10 +31,10 @@ static shard_status backward_micro_batch(trainer *run, const loader_batch *batch
         shard_tensor *loss = batch_forward(run, batch, run->options->label_smoothing, part);
         if (!loss)
             return shard_last_status();
-        double groups = shard_group_size(shard_mesh_data_group(run->mesh));
+        double groups = shard_group_size(shard_mesh_data_group(run->base.mesh));
         double scale = run->options->accumulate == 1 ? totals_mean(groups, part) : groups / step_images(run);
-        shard_backward(shard_grad_scaler_scale(run->optimizers.scaler, shard_scale(loss, scale)));
-        training_loss_see(&run->optimizers, loss);
+        shard_backward(shard_grad_scaler_scale(run->base.optimizers.scaler, shard_scale(loss, scale)));
+        training_loss_see(&run->base.optimizers, loss);
     }
     return shard_last_status();
 }
@@ -54,18 +53,18 @@ typedef struct step {
 /* One step on the whole job's batch. */
 static shard_status step_once(trainer *run, step *made)
 {
-    int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->at.epoch_step * parts;
+    int64_t parts = run->options->accumulate, left = loader_steps(run->data.train) - run->base.at.epoch_step * parts;
     parts = left < parts ? left : parts;
     bool replayed = false;
     *made = (step){.parts = parts, .lost = -1};
     run->local_images = 0;
-    made->lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(&run->at, run->checkpoint.epoch_steps));
-    training_loss_begin(&run->optimizers);
+    made->lr = training_optimizers_set_lr(&run->base.optimizers, training_schedule_step(&run->base));
+    training_loss_begin(&run->base.optimizers);
     shard_status status = run->options->margin.sample_rate < 1 ? head_draw(run) : SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++) {
         const loader_batch *batch;
         totals part;
-        shard_data_parallel_set_sync(run->data_parallel, i + 1 == parts);
+        shard_data_parallel_set_sync(run->base.data_parallel, i + 1 == parts);
         status = loader_next(run->data.train, &batch);
         replayed = status == SHARD_OK && graph_takes(run, batch);
         if (status == SHARD_OK)
@@ -74,15 +73,15 @@ static shard_status step_once(trainer *run, step *made)
             totals_add(&made->counts, &part);
     }
     if (status == SHARD_OK)
-        status = training_loss_agree(&run->optimizers, &made->lost);
+        status = training_loss_agree(&run->base.optimizers, &made->lost);
     if (status != SHARD_OK)
         return status;
-    status = replayed ? SHARD_OK : training_optimizers_step(&run->optimizers);
-    run->at.step++;
-    run->at.epoch_step++;
-    made->at = run->at;
-    made->grad_scale = shard_grad_scaler_get_scale(run->optimizers.scaler);
-    made->skipped = run->optimizers.skipped;
+    status = replayed ? SHARD_OK : training_optimizers_step(&run->base.optimizers);
+    run->base.at.step++;
+    run->base.at.epoch_step++;
+    made->at = run->base.at;
+    made->grad_scale = shard_grad_scaler_get_scale(run->base.optimizers.scaler);
+    made->skipped = run->base.optimizers.skipped;
     made->local_images = run->local_images;
     return status;
 }
@@ -112,9 +111,8 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
                  100 * totals_mean(epoch->top5, epoch));
     snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", loss, totals_mean(epoch->loss, epoch), accuracy,
              (double)entry.samples / seconds, made->lr, skipped);
-    progress_step(&run->progress, title, made->at.epoch_step,
-                  training_steps_to_make(&run->options->training, &made->at, train_steps(run)), text);
-    return metrics_write(run->metrics, &entry);
+    progress_step(&run->base.progress, title, made->at.epoch_step, training_steps_to_make(&run->base, &made->at), text);
+    return metrics_write(run->base.metrics, &entry);
 }
 
 /* The state of an epoch. */
@@ -138,7 +136,7 @@ static shard_status report(void *of)
     totals whole = made.counts;
     shard_status status = batch_take(run, made.parts, &whole);
     if (status == SHARD_OK)
-        status = training_loss_check(&run->optimizers, made.at.step, whole.loss, made.skipped, made.grad_scale);
+        status = training_loss_check(&run->base.optimizers, made.at.step, whole.loss, made.skipped, made.grad_scale);
     if (status != SHARD_OK)
         return status;
     if (isfinite(whole.loss)) /* else the step was skipped, and the epoch's means are of the others */
@@ -161,9 +159,9 @@ static shard_status begin_epoch(void *of)
 {
     epoch_state *state = of;
     trainer *run = state->run;
-    int64_t parts = loader_steps(run->data.train), first = run->at.epoch_step * run->options->accumulate;
+    int64_t parts = loader_steps(run->data.train), first = run->base.at.epoch_step * run->options->accumulate;
     *state = (epoch_state){.run = run};
-    return loader_start(run->data.train, run->at.epoch, first < parts ? first : parts);
+    return loader_start(run->data.train, run->base.at.epoch, first < parts ? first : parts);
 }
 
 static shard_status make_step(void *of, bool *interrupted)
@@ -195,15 +193,6 @@ static shard_status validate(void *of, double *result, bool *interrupted)
 shard_status train(trainer *run)
 {
     epoch_state state = {.run = run};
-    return training_loop_run(&(training_loop){.run = &state,
-                                              .options = &run->options->training,
-                                              .at = &run->at,
-                                              .checkpoint = &run->checkpoint,
-                                              .optimizers = &run->optimizers,
-                                              .model = run->model,
-                                              .shown = &run->progress,
-                                              .begin = begin_epoch,
-                                              .step = make_step,
-                                              .report = report,
-                                              .validate = validate});
+    return training_loop_run(&(training_loop){
+        .run = &run->base, .of = &state, .begin = begin_epoch, .step = make_step, .report = report, .validate = validate});
 }

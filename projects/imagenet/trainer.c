@@ -2,7 +2,6 @@
 #include "trainer.h"
 
 #include "training_loss.h"
-#include "training_run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,11 +10,10 @@
 static shard_status make_mesh(trainer *run)
 {
     const options *wanted = run->options;
-    run->mesh = training_mesh(&wanted->head);
-    if (!run->mesh)
+    if (training_run_make_mesh(&run->base, &wanted->head) != SHARD_OK)
         return shard_last_status();
-    run->batch_group = wanted->same_batch_in_group ? shard_mesh_data_group(run->mesh) : shard_world();
-    run->feature_group = wanted->same_batch_in_group ? NULL : shard_mesh_model_group(run->mesh);
+    run->batch_group = wanted->same_batch_in_group ? shard_mesh_data_group(run->base.mesh) : shard_world();
+    run->feature_group = wanted->same_batch_in_group ? NULL : shard_mesh_model_group(run->base.mesh);
     return SHARD_OK;
 }
 
@@ -29,7 +27,7 @@ static bool is_fused(const trainer *run)
 {
     const options *wanted = run->options;
     bool by_row = wanted->head.enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_ROW;
-    bool streamed = wanted->training.zero >= 2 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1;
+    bool streamed = wanted->training.zero >= 2 && shard_group_size(shard_mesh_data_group(run->base.mesh)) > 1;
     bool saves = (wanted->head.enable_model_parallel || head_is_special(wanted)) && !by_row && !streamed &&
                  !head_is_layerwise(&wanted->head, &wanted->training);
     bool fused = wanted->head_kind == HEAD_FUSED || (wanted->head_kind == HEAD_AUTO && (saves || wanted->margin.sample_rate < 1));
@@ -39,40 +37,39 @@ static bool is_fused(const trainer *run)
 static shard_status make_model(trainer *run)
 {
     const options *wanted = run->options;
-    shard_manual_seed((uint64_t)wanted->training.seed);
-    run->model = shard_resnet(wanted->arch, run->data.num_classes, .stem = (shard_resnet_stem)wanted->stem,
-                              .width = wanted->width, .dtype = (shard_dtype)wanted->training.dtype);
-    if (!run->model)
+    run->base.model = shard_resnet(wanted->arch, run->data.num_classes, .stem = (shard_resnet_stem)wanted->stem,
+                                   .width = wanted->width, .dtype = (shard_dtype)wanted->training.dtype);
+    if (!run->base.model)
         return shard_last_status();
-    shard_group *model_group = shard_mesh_model_group(run->mesh);
-    shard_resnet_gather_features(run->model, run->feature_group);
+    shard_group *model_group = shard_mesh_model_group(run->base.mesh);
+    shard_resnet_gather_features(run->base.model, run->feature_group);
     if (wanted->sync_bn)
-        shard_nn_sync_batch_norm(run->model, run->batch_group);
+        shard_nn_sync_batch_norm(run->base.model, run->batch_group);
     if (head_is_special(wanted))
         return head_open(run, is_fused(run));
     if (is_fused(run))
-        return shard_convert_parallel_classifier(&run->model, "fc", wanted->head.enable_model_parallel ? model_group : NULL,
+        return shard_convert_parallel_classifier(&run->base.model, "fc", wanted->head.enable_model_parallel ? model_group : NULL,
                                                  NULL);
     if (wanted->head.enable_model_parallel)
-        return shard_convert_parallel_linear(&run->model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
+        return shard_convert_parallel_linear(&run->base.model, "fc", (shard_split)wanted->model_parallel_dim, model_group, NULL);
     return SHARD_OK;
 }
 
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
-    shard_tensors *parameters = shard_parameters(run->model);
+    shard_tensors *parameters = shard_parameters(run->base.model);
     shard_status status =
-        training_optimizers_open(&run->optimizers, &wanted->training, &wanted->head, parameters, "fc.", train_steps(run));
+        training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->head, parameters, "fc.", train_steps(run));
     /* After the optimizers, so that no rank ever has gradients that it does not keep. A batch norm that is not
      * synchronised uses its rank's images. */
-    shard_tensors *state = status == SHARD_OK ? shard_state_dict(run->model) : NULL;
+    shard_tensors *state = status == SHARD_OK ? shard_state_dict(run->base.model) : NULL;
     if (status == SHARD_OK)
-        run->data_parallel =
+        run->base.data_parallel =
             shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib, .buffers = state,
                                        .buffer_mode = wanted->sync_bn ? SHARD_BUFFERS_LEAVE : SHARD_BUFFERS_BROADCAST);
     if (status == SHARD_OK)
-        status = training_loss_open(&run->optimizers, state);
+        status = training_loss_open(&run->base.optimizers, state);
     shard_tensors_destroy(parameters);
     shard_tensors_destroy(state);
     return status;
@@ -86,20 +83,20 @@ static void introduce(trainer *run)
     for (int i = 0; i < wanted->notes.count; i++) {
         char note[256];
         command_write_note(wanted->notes.of[i], note, sizeof note);
-        progress_say(&run->progress, "%s", note);
+        progress_say(&run->base.progress, "%s", note);
     }
-    progress_say(&run->progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
-                 training_count_parameters(run->model, &own), is_fused(run) ? ", fused head" : "");
-    if (shard_group_size(shard_mesh_model_group(run->mesh)) > 1)
+    progress_say(&run->base.progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
+                 training_count_parameters(run->base.model, &own), is_fused(run) ? ", fused head" : "");
+    if (shard_group_size(shard_mesh_model_group(run->base.mesh)) > 1)
         snprintf(layer, sizeof layer, ", the final layer split by %s",
                  wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? "column" : "row");
     snprintf(layer + strlen(layer), sizeof layer - strlen(layer), "%s", wanted->sync_bn ? ", synchronised batch norms" : "");
-    training_introduce_ranks(&run->progress, run->mesh, layer);
+    training_introduce_ranks(&run->base.progress, run->base.mesh, layer);
     if (run->data.train)
-        progress_say(&run->progress, "%" PRId64 " training images, %" PRId64 " for validation; %" PRId64 " steps an epoch",
+        progress_say(&run->base.progress, "%" PRId64 " training images, %" PRId64 " for validation; %" PRId64 " steps an epoch",
                      run->data.train_images, run->data.val_images, train_steps(run));
     else
-        progress_say(&run->progress, "%" PRId64 " images for validation", run->data.val_images);
+        progress_say(&run->base.progress, "%" PRId64 " images for validation", run->data.val_images);
 }
 
 /* Two steps' batches: those of one step are read after the next step is queued. */
@@ -113,10 +110,10 @@ static shard_status make_results(trainer *run)
 
 /* ---- checkpoints ---- */
 
-shard_status trainer_describe(trainer *run)
+static shard_status describe(trainer *run)
 {
     const options *wanted = run->options;
-    training_checkpoint *of = &run->checkpoint;
+    training_checkpoint *of = &run->base.checkpoint;
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_top1",
                                 .most_best = 100,
@@ -135,19 +132,12 @@ shard_status trainer_describe(trainer *run)
     return training_checkpoint_set_integer(of, "train_images", "DIR", TRAINING_WITHIN_EPOCH, run->data.train_images);
 }
 
-shard_status trainer_resume(trainer *run)
-{
-    shard_tensors *all = training_collect(run->model, &run->optimizers);
-    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
-    shard_tensors_destroy(all);
-    return status;
-}
-
 /* ---- all of it ---- */
 
 shard_status trainer_open(trainer *run, const options *wanted)
 {
-    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    *run = (trainer){.options = wanted};
+    training_run_begin(&run->base, &wanted->training, "images");
     shard_status status = make_mesh(run);
     if (status == SHARD_OK)
         status = dataset_open(&run->data, wanted, run->batch_group);
@@ -166,29 +156,20 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         introduce(run);
     if (status == SHARD_OK)
-        status = trainer_describe(run);
-    if (status == SHARD_OK && wanted->training.resume)
-        status = trainer_resume(run);
+        status = describe(run);
     if (status == SHARD_OK)
-        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
-    if (status == SHARD_OK) {
-        run->metrics = training_metrics(&wanted->training, run->model, run->data.num_classes, "images", run->resumed);
-        status = run->metrics ? SHARD_OK : shard_last_status();
-    }
+        status = training_run_resume(&run->base);
+    if (status == SHARD_OK)
+        status = training_run_open_files(&run->base, run->data.num_classes);
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
 }
 
 void trainer_close(trainer *run)
 {
-    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
-    metrics_close(run->metrics);
     graph_close(run);
     results_close(run->results);
-    training_optimizers_close(&run->optimizers);
     shard_release(run->sample);
-    shard_data_parallel_destroy(run->data_parallel);
-    shard_module_destroy(run->model);
-    shard_mesh_destroy(run->mesh);
+    training_run_close(&run->base);
     dataset_close(&run->data);
     *run = (trainer){0};
 }

@@ -5,35 +5,24 @@
 #define IMAGENET_TRAINER_H
 
 #include "dataset.h"
-#include "metrics.h"
 #include "options.h"
-#include "progress.h"
 #include "results.h"
-#include "training_checkpoint.h"
-#include "training_optimizers.h"
+#include "training_loop.h"
 
 #include <shard/shard.h>
 
 typedef struct trainer {
+    training_run base;
     const options *options;
     dataset data;
-    shard_mesh *mesh;
     shard_group *batch_group;   /* each rank of it has a range of each batch */
     shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
-    shard_module *model;
-    struct head *head;                  /* of the model, which then returns features; NULL: an ordinary final layer */
-    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
-    training_optimizers optimizers;
+    struct head *head;          /* of the model, which then returns features; NULL: an ordinary final layer */
     shard_tensor *sample;      /* the classes of the step; NULL: all */
     struct step_graph *graph;  /* NULL: without --cuda-graph */
-    training_checkpoint checkpoint;
-    training_position at;
-    bool resumed;         /* from a checkpoint */
     int64_t local_images; /* images through this rank's model in the step or the validation */
     results *results;     /* of batches that batch_take has not read */
     bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
-    progress progress;
-    metrics *metrics;
 } trainer;
 
 /* ---- trainer.c ---- */
@@ -41,13 +30,6 @@ typedef struct trainer {
 /* Makes all objects, and loads the files of --resume or --pretrained. Collective over the world. */
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
-
-/* Describes the run's settings in run->checkpoint. Not collective. */
-shard_status trainer_describe(trainer *run);
-
-/* Loads the checkpoint of --resume and its position; only its model if the run only validates. Sets run->resumed. Collective over
- * the world. */
-shard_status trainer_resume(trainer *run);
 
 /* ---- head.c: --head-dtype, --margin, --sample-rate ---- */
 

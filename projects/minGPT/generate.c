@@ -39,7 +39,7 @@ static shard_tensor *features_of_last(continuation *of)
         memcpy(token + i * count, of->token + i * of->room + begin, (size_t)count * sizeof *token);
     shard_tensor *x = shard_from_host(token, SHARD_SHAPE(of->samples, count), .dtype = SHARD_INT64);
     free(token);
-    x = gpt_forward(of->run->network, x, of->length > size ? NULL : &of->cache, NULL);
+    x = gpt_forward(of->run->base.model, x, of->length > size ? NULL : &of->cache, NULL);
     return shard_reshape(shard_narrow(x, 1, count - 1, 1), SHARD_SHAPE(of->samples, of->run->config.n_embd));
 }
 
@@ -99,7 +99,7 @@ static shard_status find_unknown(continuation *of)
     const gpt_config *config = &of->run->config;
     const options *wanted = of->run->options;
     int64_t known = tokenizer_size(of->run->tokenizer);
-    shard_group *group = wanted->parallel.enable_model_parallel ? shard_mesh_model_group(of->run->mesh) : NULL;
+    shard_group *group = wanted->parallel.enable_model_parallel ? shard_mesh_model_group(of->run->base.mesh) : NULL;
     if (known == config->vocab_size)
         return SHARD_OK;
     shard_range rows = shard_split_range(config->vocab_size, shard_group_size(group), shard_group_rank(group));
@@ -126,7 +126,7 @@ static shard_status add_token(continuation *of)
         shard_tensor *logits = NULL, *tokens = NULL;
         SHARD_AUTOCAST((shard_dtype)wanted->training.amp)
         {
-            logits = gpt_logits(of->run->network, features_of_last(of));
+            logits = gpt_logits(of->run->base.model, features_of_last(of));
         }
         logits = shard_cast(logits, SHARD_FLOAT32);
         if (of->unknown)
@@ -138,7 +138,7 @@ static shard_status add_token(continuation *of)
             logits = shard_top_k(logits, k, &tokens);
             draw_each(of, logits, tokens, k);
         } else {
-            draw_each(of, shard_gather_from_group(logits, -1, shard_mesh_model_group(of->run->mesh)), NULL, known);
+            draw_each(of, shard_gather_from_group(logits, -1, shard_mesh_model_group(of->run->base.mesh)), NULL, known);
         }
     }
     for (int64_t i = 0; i < of->samples && shard_last_status() == SHARD_OK; i++)
@@ -195,7 +195,7 @@ shard_status generate(trainer *run)
     shard_status status = begin(&of, run);
     if (status == SHARD_OK)
         status = find_unknown(&of);
-    shard_module_set_training(run->network, false);
+    shard_module_set_training(run->base.model, false);
     SHARD_NO_GRAD
     {
         while (status == SHARD_OK && signals == 0 && of.length < of.room) {

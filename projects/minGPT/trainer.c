@@ -4,7 +4,6 @@
 #include "agree.h"
 #include "description.h"
 #include "hash.h"
-#include "training_run.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -89,7 +88,7 @@ static shard_status make_samplers(trainer *run)
 {
     const training_options *wanted = &run->options->training;
     int64_t part = wanted->batch / run->options->accumulate;
-    shard_group *group = shard_mesh_data_group(run->mesh);
+    shard_group *group = shard_mesh_data_group(run->base.mesh);
     if (count_blocks(run) != SHARD_OK)
         return shard_last_status();
     if (part < shard_group_size(group) && !wanted->evaluate)
@@ -145,13 +144,13 @@ static shard_status load_network(trainer *run)
         return shard_last_status();
     for (int i = 0; i < 2; i++)
         if (having[i] > 0)
-            return gpt_load(run->network, path[i]);
+            return gpt_load(run->base.model, path[i]);
     if (shard_latest_checkpoint(folder, INT64_MAX, &step, newest, sizeof newest) != SHARD_OK)
         return shard_last_status();
     if (step < 0)
         return shard_error(SHARD_ERROR_IO, "--init-from %s: there is no %s, %s or step-N/%s", folder, names[0], names[1],
                            names[1]);
-    return gpt_load(run->network, newest);
+    return gpt_load(run->base.model, newest);
 }
 
 static shard_status make_network(trainer *run)
@@ -161,19 +160,17 @@ static shard_status make_network(trainer *run)
     shard_status status = shard_agree(shard_world()); /* config.json may be malformed on one rank alone */
     if (status != SHARD_OK)
         return status;
-    run->mesh = training_mesh(&wanted->parallel);
-    if (!run->mesh)
+    if (training_run_make_mesh(&run->base, &wanted->parallel) != SHARD_OK)
         return shard_last_status();
-    shard_manual_seed((uint64_t)wanted->training.seed);
-    run->network = gpt_make(&run->config, wanted->parallel.enable_model_parallel ? shard_mesh_model_group(run->mesh) : NULL);
-    return run->network && wanted->init_from ? load_network(run) : shard_last_status();
+    run->base.model = gpt_make(&run->config, wanted->parallel.enable_model_parallel ? run->base.model_group : NULL);
+    return run->base.model && wanted->init_from ? load_network(run) : shard_last_status();
 }
 
 /* Weight decay as minGPT: not of biases, layer norms and embeddings. */
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
-    shard_tensors *all = shard_parameters(run->network), *decayed = shard_tensors_create(), *others = shard_tensors_create();
+    shard_tensors *all = shard_parameters(run->base.model), *decayed = shard_tensors_create(), *others = shard_tensors_create();
     for (int64_t i = 0; i < shard_tensors_count(all); i++) {
         const char *name = shard_tensors_name(all, i);
         bool embedding = strstr(name, "wte.") || strstr(name, "wpe.");
@@ -181,11 +178,11 @@ static shard_status make_optimizers(trainer *run)
     }
     int64_t steps = shard_group_sampler_steps(run->sampler) / wanted->accumulate;
     shard_status status =
-        training_optimizers_open(&run->optimizers, &wanted->training, &wanted->parallel, decayed, "lm_head.", steps);
+        training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->parallel, decayed, "lm_head.", steps);
     if (status == SHARD_OK)
-        status = shard_optimizer_add_param_group(run->optimizers.of[0], others, .weight_decay = 0);
+        status = shard_optimizer_add_param_group(run->base.optimizers.of[0], others, .weight_decay = 0);
     if (status == SHARD_OK)
-        run->data_parallel = shard_data_parallel_create(all, .bucket_mib = wanted->training.bucket_mib);
+        run->base.data_parallel = shard_data_parallel_create(all, .bucket_mib = wanted->training.bucket_mib);
     shard_tensors_destroy(all);
     shard_tensors_destroy(decayed);
     shard_tensors_destroy(others);
@@ -195,16 +192,16 @@ static shard_status make_optimizers(trainer *run)
 static void introduce(trainer *run)
 {
     const gpt_config *c = &run->config;
-    int64_t own, parameters = training_count_parameters(run->network, &own);
-    progress_say(&run->progress,
+    int64_t own, parameters = training_count_parameters(run->base.model, &own);
+    progress_say(&run->base.progress,
                  "%" PRId64 " tokens for training, %" PRId64 " for validation, of %" PRId64 " %s; %" PRId64 " blocks an epoch",
                  run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer),
                  run->tokenizer->has_pairs ? "byte pairs" : "characters", run->sets[TEXT_TRAIN].blocks);
-    progress_say(&run->progress,
+    progress_say(&run->base.progress,
                  "%" PRId64 " layers, %" PRId64 " heads, %" PRId64 " features, blocks of %" PRId64 " tokens; %" PRId64
                  " parameters",
                  c->n_layer, c->n_head, c->n_embd, c->block_size, parameters);
-    training_introduce_ranks(&run->progress, run->mesh, "");
+    training_introduce_ranks(&run->base.progress, run->base.mesh, "");
 }
 
 /* ---- checkpoints ---- */
@@ -213,7 +210,7 @@ static shard_status describe(trainer *run)
 {
     const options *wanted = run->options;
     const gpt_config *c = &run->config;
-    training_checkpoint *of = &run->checkpoint;
+    training_checkpoint *of = &run->base.checkpoint;
     char hash[32];
     bool trains = !wanted->training.evaluate;
     snprintf(hash, sizeof hash, "%016" PRIx64, tokenizer_hash(run->tokenizer));
@@ -238,12 +235,13 @@ static shard_status describe(trainer *run)
 /* A checkpoint has the model in the layout of transformers, and the optimizer's state in that of the network. */
 static shard_status resume(trainer *run)
 {
-    shard_tensors *all = gpt_export(run->network), *model = shard_tensors_create();
+    shard_tensors *all = gpt_export(run->base.model), *model = shard_tensors_create();
     shard_tensors_extend(model, "", all);
-    training_optimizers_add_state(&run->optimizers, all, TRAINING_OPTIMIZER);
-    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
-    if (status == SHARD_OK && (run->resumed || run->options->training.evaluate))
-        status = gpt_import(run->network, model);
+    training_optimizers_add_state(&run->base.optimizers, all, TRAINING_OPTIMIZER);
+    shard_status status =
+        training_checkpoint_resume(&run->base.checkpoint, all, &run->base.at, &run->base.resumed, &run->base.progress);
+    if (status == SHARD_OK && (run->base.resumed || run->options->training.evaluate))
+        status = gpt_import(run->base.model, model);
     shard_tensors_destroy(all);
     shard_tensors_destroy(model);
     return status;
@@ -262,25 +260,20 @@ static shard_status save_description(const trainer *run)
 
 static shard_status open_files(trainer *run)
 {
-    const training_options *wanted = &run->options->training;
     shard_status status = describe(run);
     if (status == SHARD_OK)
         introduce(run);
-    if (status == SHARD_OK && wanted->resume)
+    if (status == SHARD_OK && run->options->training.resume)
         status = resume(run);
     if (status == SHARD_OK)
-        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
-    if (status == SHARD_OK)
-        status = save_description(run);
-    if (status != SHARD_OK)
-        return status;
-    run->metrics = training_metrics(wanted, run->network, run->config.vocab_size, "tokens", run->resumed);
-    return run->metrics ? SHARD_OK : shard_last_status();
+        status = training_run_open_files(&run->base, run->config.vocab_size);
+    return status == SHARD_OK ? save_description(run) : status;
 }
 
 shard_status trainer_open(trainer *run, const options *wanted)
 {
-    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    *run = (trainer){.options = wanted};
+    training_run_begin(&run->base, &wanted->training, "tokens");
     shard_status status = open_text(run);
     if (status == SHARD_OK)
         status = make_network(run);
@@ -297,14 +290,9 @@ shard_status trainer_open(trainer *run, const options *wanted)
 
 void trainer_close(trainer *run)
 {
-    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
-    metrics_close(run->metrics);
-    training_optimizers_close(&run->optimizers);
-    shard_data_parallel_destroy(run->data_parallel);
-    shard_module_destroy(run->network);
     shard_group_sampler_destroy(run->sampler);
     shard_group_sampler_destroy(run->val_sampler);
-    shard_mesh_destroy(run->mesh);
+    training_run_close(&run->base);
     tokenizer_close(run->tokenizer);
     for (int set = 0; set < TEXT_SETS; set++)
         free(run->sets[set].token);

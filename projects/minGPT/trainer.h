@@ -3,12 +3,9 @@
 #define MINGPT_TRAINER_H
 
 #include "gpt.h"
-#include "metrics.h"
 #include "options.h"
-#include "progress.h"
 #include "text.h"
-#include "training_checkpoint.h"
-#include "training_optimizers.h"
+#include "training_loop.h"
 
 /* The tokens of a text. Block i begins with token shift + i * block_size; the target of a token is the next token. */
 typedef struct token_set {
@@ -18,22 +15,14 @@ typedef struct token_set {
 } token_set;
 
 typedef struct trainer {
+    training_run base;
     const options *options;
     tokenizer *tokenizer;
     token_set sets[TEXT_SETS];
     gpt_config config;
-    shard_mesh *mesh;
-    shard_module *network;
-    shard_data_parallel *data_parallel; /* this and the following: NULL if the run only validates */
-    training_optimizers optimizers;
     shard_group_sampler *sampler; /* of micro-batches */
     shard_group_sampler *val_sampler;
     int64_t *blocks; /* of this rank in a micro-batch */
-    training_checkpoint checkpoint;
-    training_position at;
-    bool resumed;
-    progress progress;
-    metrics *metrics;
 } trainer;
 
 /* ---- trainer.c ---- */

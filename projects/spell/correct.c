@@ -22,7 +22,7 @@ static void make_lower(char *word)
 static shard_status find(trainer *run, const char *word, int64_t top, float *logit, int64_t *class, double *probability)
 {
     const options *wanted = run->options;
-    shard_module *head = shard_module_child(run->network, "fc");
+    shard_module *head = shard_module_child(run->base.model, "fc");
     SHARD_NO_GRAD
     SHARD_SCOPE
     {

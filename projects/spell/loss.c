@@ -1,10 +1,7 @@
 /* The loss of a step: the softmax over all classes or a sample of them, or while rows are tied over the words of the batch. */
 #include "trainer.h"
 
-#include "training_run.h"
-
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 
 /* The classes of a step's pairs. */
@@ -46,18 +43,19 @@ static void free_batch(batch *made)
 /* The step's pairs have consecutive indices, so that each rank knows the classes of all. */
 static shard_status make_batch(trainer *run, int64_t count, batch *made)
 {
-    int64_t size = shard_group_sampler_last_batch_size(run->sampler), first = run->at.epoch_step * run->options->training.batch;
+    int64_t size = shard_group_sampler_last_batch_size(run->sampler),
+            first = run->base.at.epoch_step * run->options->training.batch;
     *made = (batch){0};
-    made->labels = training_gather_samples(run->samples, count, run->model_group, &made->own);
+    made->labels = training_gather_samples(run->samples, count, run->base.model_group, &made->own);
     made->classes = calloc((size_t)size + 1, sizeof *made->classes);
     if (made->labels && !made->classes)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the classes of %" PRId64 " pairs", size);
     if (!made->labels)
         return shard_last_status();
     for (int64_t i = 0; i < made->own; i++)
-        made->labels[i] = pairs_draw_class(run->pairs, run_length(run), run->at.epoch, made->labels[i]);
+        made->labels[i] = pairs_draw_class(run->pairs, run_length(run), run->base.at.epoch, made->labels[i]);
     for (int64_t i = 0; i < size; i++)
-        made->classes[i] = pairs_draw_class(run->pairs, run_length(run), run->at.epoch, first + i);
+        made->classes[i] = pairs_draw_class(run->pairs, run_length(run), run->base.at.epoch, first + i);
     made->distinct = make_distinct(made->classes, size);
     return SHARD_OK;
 }
@@ -70,7 +68,7 @@ static shard_tensor *encode_typed(trainer *run, int64_t count)
     shard_tensor *x = NULL;
     if (drawn && word) {
         for (int64_t i = 0; i < count; i++) {
-            pairs_draw(run->pairs, run_length(run), run->at.epoch, run->samples[i], &drawn[i]);
+            pairs_draw(run->pairs, run_length(run), run->base.at.epoch, run->samples[i], &drawn[i]);
             word[i] = drawn[i].typed;
         }
         x = trainer_features(run, word, count, run->options->scale);
@@ -85,7 +83,8 @@ static shard_tensor *encode_typed(trainer *run, int64_t count)
 /* The features of the batch's distinct words, [distinct, dim]: each rank of the model group encodes its range of them. */
 static shard_tensor *encode_words(trainer *run, const batch *made)
 {
-    shard_range range = shard_split_range(made->distinct, shard_group_size(run->model_group), shard_group_rank(run->model_group));
+    shard_range range =
+        shard_split_range(made->distinct, shard_group_size(run->base.model_group), shard_group_rank(run->base.model_group));
     const char **word = calloc((size_t)range.size + 1, sizeof *word);
     if (!word) {
         shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " words", range.size);
@@ -118,12 +117,12 @@ static shard_tensor *tied_loss(trainer *run, shard_tensor *x, const batch *made)
 static shard_tensor *class_loss(trainer *run, shard_tensor *x, const batch *made)
 {
     const options *wanted = run->options;
-    shard_module *head = shard_module_child(run->network, "fc");
+    shard_module *head = shard_module_child(run->base.model, "fc");
     shard_tensor *labels = shard_from_host(made->labels, SHARD_SHAPE(made->own), .dtype = SHARD_INT64), *sample = NULL;
     if (wanted->sample_rate < 1) { /* of the labels of all ranks, so that replicas have the same sample */
         shard_tensor *all = shard_from_host(made->classes, SHARD_SHAPE(made->distinct), .dtype = SHARD_INT64);
         sample = shard_sample_classes(all, shard_module_tensor(head, "weight"), wanted->sample_rate,
-                                      (uint64_t)wanted->training.seed, run->at.step);
+                                      (uint64_t)wanted->training.seed, run->base.at.step);
         if (!sample)
             return NULL;
     }
@@ -138,23 +137,25 @@ static shard_tensor *class_loss(trainer *run, shard_tensor *x, const batch *made
     return loss;
 }
 
-shard_status loss_backward(trainer *run, int64_t count, double *loss_sum)
+shard_status loss_backward(void *of, training_batch *made)
 {
-    batch made;
-    double groups = shard_group_size(shard_mesh_data_group(run->mesh));
-    shard_status status = make_batch(run, count, &made);
+    trainer *run = of;
+    batch drawn;
+    double groups = shard_group_size(shard_mesh_data_group(run->base.mesh));
+    shard_group_sampler_next(run->sampler, run->samples, &made->local_samples);
+    made->samples = shard_group_sampler_last_batch_size(run->sampler);
+    shard_status status = make_batch(run, made->local_samples, &drawn);
     SHARD_SCOPE
     {
-        shard_tensor *x = status == SHARD_OK ? encode_typed(run, count) : NULL, *loss = NULL;
+        shard_tensor *x = status == SHARD_OK ? encode_typed(run, made->local_samples) : NULL, *loss = NULL;
         if (x)
-            loss = trainer_is_tied(run) ? tied_loss(run, x, &made) : class_loss(run, x, &made);
+            loss = trainer_is_tied(run) ? tied_loss(run, x, &drawn) : class_loss(run, x, &drawn);
         if (loss)
-            *loss_sum = shard_item(loss);
-        run->optimizers.lost = !isfinite(*loss_sum);
+            made->loss = shard_item(loss);
         /* Each model group has the sum over its pairs, and data parallel averages over the groups. */
-        loss = shard_scale(loss, groups / (double)shard_group_sampler_last_batch_size(run->sampler));
-        shard_backward(shard_grad_scaler_scale(run->optimizers.scaler, loss));
+        loss = shard_scale(loss, groups / (double)made->samples);
+        shard_backward(shard_grad_scaler_scale(run->base.optimizers.scaler, loss));
     }
-    free_batch(&made);
+    free_batch(&drawn);
     return shard_last_status();
 }

@@ -1,8 +1,6 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
-#include "training_run.h"
-
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -56,9 +54,9 @@ shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t co
     shard_tensor *x = NULL;
     SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
     {
-        x = shard_scale(network_encode(run->network, word, count), norm);
+        x = shard_scale(network_encode(run->base.model, word, count), norm);
     }
-    return shard_gather_from_group(x, 0, run->model_group);
+    return shard_gather_from_group(x, 0, run->base.model_group);
 }
 
 shard_status trainer_set_rows(trainer *run)
@@ -66,7 +64,7 @@ shard_status trainer_set_rows(trainer *run)
     shard_status status = SHARD_OK;
     SHARD_AUTOCAST((shard_dtype)run->options->training.amp)
     {
-        status = network_set_rows(run->network, run->dictionary);
+        status = network_set_rows(run->base.model, run->dictionary);
     }
     return status;
 }
@@ -76,13 +74,10 @@ shard_status trainer_set_rows(trainer *run)
 static shard_status make_network(trainer *run)
 {
     const head_options *head = &run->options->head;
-    run->mesh = training_mesh(head);
-    run->model_group = shard_mesh_model_group(run->mesh);
-    if (!run->mesh)
+    if (training_run_make_mesh(&run->base, head) != SHARD_OK)
         return shard_last_status();
-    shard_manual_seed((uint64_t)run->options->training.seed);
-    run->network = network_make(run->options, run->pairs, head->enable_model_parallel ? run->model_group : NULL);
-    return run->network ? SHARD_OK : shard_last_status();
+    run->base.model = network_make(run->options, run->pairs, head->enable_model_parallel ? run->base.model_group : NULL);
+    return run->base.model ? SHARD_OK : shard_last_status();
 }
 
 /* The final layer's optimizer is one of its own, as it does not step while rows are tied. */
@@ -91,16 +86,16 @@ static shard_status make_optimizers(trainer *run)
     const training_options *wanted = &run->options->training;
     head_options head = run->options->head;
     head.lr = head.lr > 0 ? head.lr : wanted->lr;
-    if (wanted->zero == 3 && shard_group_size(shard_mesh_data_group(run->mesh)) > 1)
+    if (wanted->zero == 3 && shard_group_size(shard_mesh_data_group(run->base.mesh)) > 1)
         return shard_error(
             SHARD_ERROR_ARGUMENT,
             "--enable-zero-optim 3 partitions replicas of the final layer, whose rows are set to the words' features: "
             "split it over all ranks with --enable-model-parallel, or take 2");
-    shard_tensors *parameters = shard_parameters(run->network);
-    shard_status status = training_optimizers_open(&run->optimizers, wanted, &head, parameters, NETWORK_HEAD,
+    shard_tensors *parameters = shard_parameters(run->base.model);
+    shard_status status = training_optimizers_open(&run->base.optimizers, wanted, &head, parameters, NETWORK_HEAD,
                                                    shard_group_sampler_steps(run->sampler));
     if (status == SHARD_OK)
-        run->data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
+        run->base.data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
     shard_tensors_destroy(parameters);
     return shard_last_status();
 }
@@ -108,17 +103,17 @@ static shard_status make_optimizers(trainer *run)
 static void introduce(trainer *run)
 {
     int64_t own;
-    progress_say(&run->progress,
+    progress_say(&run->base.progress,
                  "%" PRId64 " words; %" PRId64 " pairs an epoch, %" PRId64 " misspelled words for validation; %" PRId64
                  " parameters",
                  run->dictionary->count, run->epoch_pairs, run->test ? run->test->count : 0,
-                 training_count_parameters(run->network, &own));
-    training_introduce_ranks(&run->progress, run->mesh, "");
+                 training_count_parameters(run->base.model, &own));
+    training_introduce_ranks(&run->base.progress, run->base.mesh, "");
 }
 
 bool trainer_is_tied(const trainer *run)
 {
-    return run->at.epoch < run->options->tied_epochs;
+    return run->base.at.epoch < run->options->tied_epochs;
 }
 
 bool trainer_validates(const trainer *run)
@@ -144,7 +139,7 @@ static void set_hash(training_checkpoint *of, const char *name, training_when wh
 static shard_status describe(trainer *run)
 {
     const options *wanted = run->options;
-    training_checkpoint *of = &run->checkpoint;
+    training_checkpoint *of = &run->base.checkpoint;
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_top1",
                                 .most_best = 100,
@@ -167,21 +162,14 @@ static shard_status describe(trainer *run)
     return training_checkpoint_set_integer(of, "neighbours", "--neighbours", TRAINING_WITHIN_EPOCH, wanted->neighbours);
 }
 
-static shard_status resume(trainer *run)
-{
-    shard_tensors *all = training_collect(run->network, &run->optimizers);
-    shard_status status = training_checkpoint_resume(&run->checkpoint, all, &run->at, &run->resumed, &run->progress);
-    shard_tensors_destroy(all);
-    return status;
-}
-
 /* ---- all of it ---- */
 
 shard_status trainer_open(trainer *run, const options *wanted)
 {
-    *run = (trainer){.options = wanted, .at.best = -1, .progress = progress_start(wanted->training.print_freq)};
+    *run = (trainer){.options = wanted};
+    training_run_begin(&run->base, &wanted->training, "pairs");
     if (wanted->correct) /* standard output has its lines alone */
-        run->progress.shown = false;
+        run->base.progress.shown = false;
     shard_status status = wanted->correct && shard_group_size(shard_world()) > 1
                               ? shard_error(SHARD_ERROR_ARGUMENT, "--correct is for one rank: leave shardrun out")
                               : open_data(run);
@@ -195,29 +183,20 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = describe(run);
     if (status == SHARD_OK)
         introduce(run);
-    if (status == SHARD_OK && wanted->training.resume)
-        status = resume(run);
-    if (status == SHARD_OK && options_train(wanted) && !run->resumed && wanted->tied_epochs == 0)
+    if (status == SHARD_OK)
+        status = training_run_resume(&run->base);
+    if (status == SHARD_OK && options_train(wanted) && !run->base.resumed && wanted->tied_epochs == 0)
         status = trainer_set_rows(run);
     if (status == SHARD_OK)
-        status = training_checkpoint_prepare(&run->checkpoint, &run->at);
-    if (status == SHARD_OK) {
-        run->metrics = training_metrics(&wanted->training, run->network, run->dictionary->count, "pairs", run->resumed);
-        status = run->metrics ? SHARD_OK : shard_last_status();
-    }
+        status = training_run_open_files(&run->base, run->dictionary->count);
     return status == SHARD_OK ? shard_agree(shard_world()) : status;
 }
 
 void trainer_close(trainer *run)
 {
-    training_checkpoint_close(&run->checkpoint); /* a save is left only after an error */
-    metrics_close(run->metrics);
-    training_optimizers_close(&run->optimizers);
-    shard_data_parallel_destroy(run->data_parallel);
-    shard_module_destroy(run->network);
     shard_group_sampler_destroy(run->sampler);
     shard_group_sampler_destroy(run->test_sampler);
-    shard_mesh_destroy(run->mesh);
+    training_run_close(&run->base);
     pairs_destroy(run->pairs);
     words_close(run->dictionary);
     words_close_typed(run->test);

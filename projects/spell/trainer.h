@@ -2,31 +2,19 @@
 #ifndef SPELL_TRAINER_H
 #define SPELL_TRAINER_H
 
-#include "metrics.h"
 #include "network.h"
-#include "progress.h"
-#include "training_checkpoint.h"
-#include "training_optimizers.h"
+#include "training_loop.h"
 
 typedef struct trainer {
+    training_run base;
     const options *options;
     words *dictionary;
     typed_words *test; /* NULL: DIR has none */
     pairs *pairs;
     int64_t epoch_pairs;
-    shard_mesh *mesh;
-    shard_group *model_group; /* the ranks of one final layer: they gather their words' features before it */
-    shard_module *network;
-    shard_data_parallel *data_parallel; /* this and the following: NULL if the run does not train */
-    training_optimizers optimizers;
     shard_group_sampler *sampler;
     shard_group_sampler *test_sampler; /* NULL without a test */
     int64_t *samples;                  /* of this rank in a step: indices of pairs, or of test words */
-    training_checkpoint checkpoint;
-    training_position at;
-    bool resumed;
-    progress progress;
-    metrics *metrics;
 } trainer;
 
 /* Measures of the test, in percent. */
@@ -60,9 +48,9 @@ shard_status train(trainer *run);
 
 /* ---- loss.c ---- */
 
-/* The loss of the model group's pairs, and the gradient of the mean over the whole batch, scaled by the optimizers' scaler.
- * Collective over the world. */
-shard_status loss_backward(trainer *run, int64_t count, double *loss_sum);
+/* training_loop's backward, of a trainer: the loss of the model group's pairs, and the gradient of the mean over the whole batch.
+ */
+shard_status loss_backward(void *of, training_batch *made);
 
 /* ---- evaluate.c ---- */
 
