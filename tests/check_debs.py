@@ -128,6 +128,10 @@ def check_ranks(folder, one):
     expected = numbers(one)
     for ranks, options in ((2, ["--enable-model-parallel"]), (2, []), (4, ["--enable-model-parallel", "--model-parallel-size", 2])):
         compare(f"{ranks} ranks {options}", numbers(train(folder, *options, ranks=ranks)), expected)
+    fewer = ["--feature-dropout", 0.3, "--steps", 9]
+    dropped = numbers(train(folder, *fewer))
+    check(all(abs(a - b) > 1e-3 for a, b in zip(dropped, expected)), f"no feature is dropped: {dropped}")
+    compare("dropped features on 2 ranks", numbers(train(folder, *fewer, "--enable-model-parallel", ranks=2)), dropped)
 
 
 def check_resume(folder, one):
