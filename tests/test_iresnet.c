@@ -10,7 +10,6 @@
 #include <shard/shard.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

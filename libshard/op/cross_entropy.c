@@ -219,8 +219,6 @@ static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cr
 
 /* ---- forward ---- */
 
-/* The position, with label ranks, of the number of logits before the label's in a rank's numbers: after the
- * statistics. */
 int64_t *shard_cross_entropy_ahead(const shard_class_rows *rows, bool ranked, double *part)
 {
     return ranked ? (int64_t *)(part + SHARD_CE_STATS * rows->shape.rows) : NULL;

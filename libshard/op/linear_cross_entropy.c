@@ -402,7 +402,6 @@ static bool pick_local(head_call *call)
     return shard_head_label_logits(shard_device_of(x), &h, rows->local) == SHARD_OK;
 }
 
-/* The counts of logits before the labels', which follow the statistics in a rank's numbers; NULL without label ranks. */
 /* The local statistics, for the exchange and for the features' gradient. label_logit: NULL without ranks. */
 static bool measure_local(head_call *call, shard_tensor *label_logit)
 {
