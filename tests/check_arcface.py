@@ -7,57 +7,39 @@ import pickle
 import random
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 import zlib
 
+from support import trainers
+from support.trainers import Trainer, check, report, run_script
+
 SHARDRUN, ARCFACE = sys.argv[1:]
 PROJECT = pathlib.Path(__file__).resolve().parent.parent / "projects/arcface"
-LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 RUN = ("--network r18 --width 4 --embedding-size 16 --image-size 16 --no-flip -b 24 --epochs 4 --lr 0.05 --warmup-epochs 0.5 "
        "--margin arcface:0.2 --margin-scale 16 --impostors 2000 --seed 5 -j 0 --sync-bn").split()
 TOLERANCE = 1e-3  # of the first losses on several ranks: float32 sums in another order, which later steps enlarge
 FIRST = 6
 IDENTITIES, OTHERS, OF_EACH, SIDE = 20, 8, 6, 16
-FAILED = []
-
-
-def check(condition, text):
-    if not condition:
-        FAILED.append(text)
-
-
-def run(*arguments, ranks=1):
-    launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*launcher, ARCFACE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT,
-                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+TRAINER = Trainer(SHARDRUN, ARCFACE)
 
 
 def tool(name, *arguments):
-    return subprocess.run([sys.executable, PROJECT / name, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
+    return run_script(PROJECT / name, *arguments)
 
 
 def train(folder, *options, data="data", ranks=1, expect=None, without=()):
-    """The lines of --metrics; with `expect` nothing but whether the run fails with that text. without: options of RUN."""
-    metrics = folder / "metrics.json"
-    metrics.unlink(missing_ok=True)
-    done = run(*(option for option in RUN if option not in without), "--metrics", metrics, *options, folder / data, ranks=ranks)
-    output = done.stdout + done.stderr
-    if expect:
-        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
-        return None
-    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
-    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    """without: options of RUN."""
+    base = (option for option in RUN if option not in without)
+    return TRAINER.train(folder / "metrics.json", *base, *options, folder / data, ranks=ranks, expect=expect)
+
+
+def compare(what, found, expected, tolerance=TOLERANCE):
+    trainers.compare(what, found, expected, tolerance)
 
 
 def losses(lines):
     return [line["loss"] for line in lines if not line.get("validation")]
-
-
-def compare(what, found, expected, tolerance=TOLERANCE):
-    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same and found, f"{what}: {found}, not {expected}")
 
 
 # ---- data ----
@@ -290,7 +272,7 @@ def check_errors(folder):
     train(folder, "--optimizer", "lars", "--sample-rate", "0.1", expect="moves all rows of the classifier")
     train(folder, data="nowhere", expect="nowhere/train: No such file")
     train(folder, "--lr", "1e30", "--clip-grad", 0, "--warmup-epochs", 0, expect="take a smaller --lr")
-    help_text = run("--help")
+    help_text = TRAINER.run("--help")
     check(help_text.returncode == 0 and "--val-targets NAMES" in help_text.stdout and "(arcface:0.5)" in help_text.stdout,
           f"{help_text}")
     for name, identities, count in (("single", 5, 1), ("alone", 1, 5)):
@@ -326,8 +308,7 @@ def main():
         check_rest(folder)
         check_hold_out(folder)
         check_errors(folder)
-    print("\n".join(FAILED) or "passed")
-    return 1 if FAILED else 0
+    return report()
 
 
 if __name__ == "__main__":

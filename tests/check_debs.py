@@ -1,7 +1,6 @@
 """check_debs.py SHARDRUN DEBS PREPARE: the data that prepare makes of an index, training on one rank and on several, resuming on
 another number of ranks, and errors."""
 import gzip
-import json
 import os
 import pathlib
 import subprocess
@@ -9,11 +8,10 @@ import sys
 import tempfile
 
 from support.checkpoints import change_checkpoint
+from support.trainers import LIMIT, Trainer, check, compare, report, run_script
 
 SHARDRUN, DEBS, PREPARE = sys.argv[1:]
-LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 RUN = "--hidden 12 --layers 2 --dropout 0.1 -b 24 --epochs 8 --lr 0.03 --val-interval 8 --seed 5".split()
-TOLERANCE = 1e-5 # of losses on several ranks; one step's is about 1e-7, and Adam divides by small numbers
 TOPICS = "audio browser compiler editor fonts game image kernel library music network office parser python server shell".split()
 
 EXACT = """Package: one
@@ -35,44 +33,19 @@ Package: two
 Depends: never-read
 Description: an older version
 """
-FAILED = []
-
-
-def check(condition, text):
-    if not condition:
-        FAILED.append(text)
-
-
-def run(*arguments, ranks=1):
-    launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*launcher, DEBS, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT,
-                          env=dict(os.environ, OMP_NUM_THREADS="1"))
+TRAINER = Trainer(SHARDRUN, DEBS)
 
 
 def prepare(*arguments):
-    return subprocess.run([sys.executable, PREPARE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
+    return run_script(PREPARE, *arguments)
 
 
 def train(folder, *options, ranks=1, expect=None):
-    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
-    metrics = folder / "metrics.json"
-    metrics.unlink(missing_ok=True)
-    done = run(*RUN, "--metrics", metrics, *options, folder / "data", ranks=ranks)
-    output = done.stdout + done.stderr
-    if expect:
-        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
-        return None
-    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
-    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    return TRAINER.train(folder / "metrics.json", *RUN, *options, folder / "data", ranks=ranks, expect=expect)
 
 
 def numbers(lines):
     return [line["p1" if line.get("validation") else "loss"] for line in lines]
-
-
-def compare(what, found, expected, tolerance=TOLERANCE):
-    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same and found, f"{what}: {found}, not {expected}")
 
 
 def check_prepare(folder):
@@ -128,6 +101,10 @@ def check_ranks(folder, one):
     expected = numbers(one)
     for ranks, options in ((2, ["--enable-model-parallel"]), (2, []), (4, ["--enable-model-parallel", "--model-parallel-size", 2])):
         compare(f"{ranks} ranks {options}", numbers(train(folder, *options, ranks=ranks)), expected)
+    fewer = ["--feature-dropout", 0.3, "--steps", 9]
+    dropped = numbers(train(folder, *fewer))
+    check(all(abs(a - b) > 1e-3 for a, b in zip(dropped, expected)), f"no feature is dropped: {dropped}")
+    compare("dropped features on 2 ranks", numbers(train(folder, *fewer, "--enable-model-parallel", ranks=2)), dropped)
 
 
 def check_resume(folder, one):
@@ -151,7 +128,7 @@ def check_resume(folder, one):
     train(folder, "--resume", out / "model.safetensors", expect="its metadata has no epoch; is it a checkpoint.safetensors")
     train(folder, "--output", out, expect="has checkpoints of a run with --keep: give it, or take another folder")
     newest.write_bytes(newest.read_bytes()[:-40]) # damaged: the one before is taken
-    done = run(*RUN, *saved, "--resume", "auto", folder / "data")
+    done = TRAINER.run(*RUN, *saved, "--resume", "auto", folder / "data")
     check(done.returncode == 0 and "resumed from" in done.stdout and newest.parent.name not in done.stdout.split("resumed from")[1],
           f"{done}")
 
@@ -219,7 +196,7 @@ def check_errors(folder):
     train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")
     (folder / "data/test.txt").write_text("1 255 30\n1 1:1\n")
     train(folder, ranks=2, expect="features and")
-    help_text = run("--help")
+    help_text = TRAINER.run("--help")
     check(help_text.returncode == 0 and "--tensorboard DIR" in help_text.stdout and "(0.001)" in help_text.stdout, f"{help_text}")
 
 
@@ -236,8 +213,7 @@ def main():
         check_parallel_options(folder, one)
         check_interrupted(folder)
         check_errors(folder)
-    print("\n".join(FAILED) or "passed")
-    return 1 if FAILED else 0
+    return report()
 
 
 if __name__ == "__main__":

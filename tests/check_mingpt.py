@@ -12,12 +12,12 @@ import sys
 import tempfile
 import time
 
+from support.trainers import LIMIT, Trainer, check, compare, report
+
 SHARDRUN, MINGPT, PARTS, PREPARE = sys.argv[1:]
-LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 MODEL = "--n-layer 2 --n-head 4 --n-embd 32 --block-size 16".split()
 RUN = MODEL + "-b 12 --epochs 2 --lr 0.01 --seed 5 --val-interval 2".split()
 ONCE = "-b 12 --epochs 1 --embd-pdrop 0 --resid-pdrop 0".split() # with the sizes of --init-from
-TOLERANCE = 1e-5 # of losses on several ranks; one step's is about 1e-7, and Adam divides by small numbers
 NOUNS = "audio browser compiler editor fonts game image kernel library music network office parser python server shell".split()
 
 # A text's words, by the regex package and GPT-2's pattern.
@@ -67,12 +67,11 @@ BAD_CONFIGS = BAD_JSON + [
     (b'{"scale_attn_weights": false}', "its scale_attn_weights is false, and this program has true alone"),
     (b'{"model_type": {}}', "its model_type is an object, and this program has gpt2 alone"),
 ]
-FAILED = []
+TRAINER = Trainer(SHARDRUN, MINGPT)
 
 
-def check(condition, text):
-    if not condition:
-        FAILED.append(text)
+def train(folder, *options, ranks=1, expect=None, base=None):
+    return TRAINER.train(folder / "metrics.json", *(base or RUN), *options, folder / "text", ranks=ranks, expect=expect)
 
 
 def start(program, *arguments, ranks=1):
@@ -97,19 +96,6 @@ def read_tensors(path):
     return tensors
 
 
-def train(folder, *options, ranks=1, expect=None, base=None):
-    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
-    metrics = folder / "metrics.json"
-    metrics.unlink(missing_ok=True)
-    done = start(MINGPT, *(base or RUN), "--metrics", metrics, *options, folder / "text", ranks=ranks)
-    output = text_of(done)
-    if expect:
-        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
-        return None
-    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
-    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-
-
 def write_tensors(path, tensors):
     """The reverse of read_tensors, with the header's length that the format asks for."""
     header, data = {}, b""
@@ -124,11 +110,6 @@ def write_tensors(path, tensors):
 
 def losses(lines):
     return [line["loss"] for line in lines]
-
-
-def compare(what, found, expected, tolerance=TOLERANCE):
-    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same and found, f"{what}: {found}, not {expected}")
 
 
 # ---- text ----
@@ -641,8 +622,7 @@ def main():
         check_output(folder, out)
         check_long_paths(folder)
         check_errors(folder, out)
-    print("\n".join(FAILED) or "passed")
-    return 1 if FAILED else 0
+    return report()
 
 
 if __name__ == "__main__":

@@ -18,17 +18,12 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+from support.trainers import LIMIT, check, report
+
 SHARDRUN, MINGPT, PARTS = sys.argv[1:]
-LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 TOLERANCE = 3e-6 # of float32 logits of up to 2
-FAILED = []
 TEXT = "".join(f"{name}: the {kind} of {name}s, that's {i} and we'll see\n" for i, (name, kind) in enumerate(
     (a + b, c) for a in ("lib", "python3-", "golang-") for b in ("audio", "parser", "fonts", "network") for c in ("tool", "library")))
-
-
-def check(condition, text):
-    if not condition:
-        FAILED.append(text)
 
 
 def start(program, *arguments, ranks=1):
@@ -142,8 +137,7 @@ def main():
         check_byte_pairs(pathlib.Path(name) / "pairs")
         (pathlib.Path(name) / "gpt2").mkdir()
         check_gpt2_tokens(pathlib.Path(name) / "gpt2")
-    print("\n".join(FAILED) or "passed")
-    return 1 if FAILED else 0
+    return report()
 
 
 if __name__ == "__main__":

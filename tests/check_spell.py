@@ -2,7 +2,6 @@
 number of ranks, sampled classes and bfloat16, ZeRO and mixed precision, corrections of standard input, errors, the whole of projects/spell/run
 with a small dictionary, and the baselines that are installed.
 check_spell.py SHARDRUN SPELL PREPARE baselines: hunspell and aspell, which are installed then."""
-import json
 import os
 import pathlib
 import re
@@ -14,15 +13,14 @@ import tempfile
 import threading
 
 from support.checkpoints import change_checkpoint
+from support.trainers import FAILED, LIMIT, Trainer, check, compare, report, run_script
 
 SHARDRUN, SPELL, PREPARE = sys.argv[1:4]
 BASELINES = sys.argv[4:] == ["baselines"]
 SCRIPTS = pathlib.Path(PREPARE).resolve().parent
-LIMIT = 120 * float(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 MODEL = "--features 512 --dim 16 --channels 8 --scale 12".split()
 RUN = [*MODEL, *"--pairs 1000 --epochs 3 --tied-epochs 1 -b 96 --lr 0.01 --seed 5".split()]
 STEPS = 11 # of an epoch
-TOLERANCE = 1e-5 # of losses on several ranks; one step's is about 1e-7, and Adam divides by small numbers
 STEMS = "account advert believ calend commit differ embarr familiar govern harmon independ knowledg librar maintain neighbor".split()
 ENDS = "s ed ing er able ation".split()
 
@@ -37,44 +35,19 @@ Package: two
 Description: zebra
 """
 CODESPELL = "abcc->abc\nabb->abc->ab\nzbera->Zebra\nabx->abc, ab,\nnone->nowhere\nap->à propos\nÀpropo->àpropos\n"
-FAILED = []
-
-
-def check(condition, text):
-    if not condition:
-        FAILED.append(text)
-
-
-def run(*arguments, ranks=1, text=""):
-    launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*launcher, SPELL, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT, input=text,
-                          encoding="utf-8", env=dict(os.environ, OMP_NUM_THREADS="1"))
+TRAINER = Trainer(SHARDRUN, SPELL)
 
 
 def prepare(*arguments):
-    return subprocess.run([sys.executable, PREPARE, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT)
+    return run_script(PREPARE, *arguments)
 
 
 def train(folder, *options, ranks=1, expect=None):
-    """The lines of --metrics; with `expect` nothing but whether the run fails with that text."""
-    metrics = folder / "metrics.json"
-    metrics.unlink(missing_ok=True)
-    done = run(*RUN, "--metrics", metrics, *options, folder / "data", ranks=ranks)
-    output = done.stdout + done.stderr
-    if expect:
-        check(done.returncode == 1 and output.count(" error: ") == 1 and expect in output, f"{options}: not \"{expect}\": {output}")
-        return None
-    check(done.returncode == 0, f"{options} on {ranks} ranks: {output}")
-    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    return TRAINER.train(folder / "metrics.json", *RUN, *options, folder / "data", ranks=ranks, expect=expect)
 
 
 def numbers(lines):
     return [line["top1" if line.get("validation") else "loss"] for line in lines]
-
-
-def compare(what, found, expected, tolerance=TOLERANCE):
-    same = len(found) == len(expected) and all(abs(a - b) <= tolerance * (1 + abs(b)) for a, b in zip(found, expected))
-    check(same and found, f"{what}: {found}, not {expected}")
 
 
 def check_prepare(folder):
@@ -190,7 +163,7 @@ def check_interrupted(folder, one):
 
 def check_correct(folder, model):
     correct = [*MODEL, "--resume", model, folder / "data", "--correct"]
-    done = run(*correct, "-k", 3, text="Beleived  librarer\n\ncommited\r\n" + 300 * "x" + "\ngovernation")
+    done = TRAINER.run(*correct, "-k", 3, text="Beleived  librarer\n\ncommited\r\n" + 300 * "x" + "\ngovernation")
     line = r"(\w+)\t(\w+) ([01]\.\d{4})\t\w+ ([01]\.\d{4})\t\w+ ([01]\.\d{4})"
     lines = [re.fullmatch(line, one) for one in done.stdout.split("\n")[:-1]]
     check(done.returncode == 0 and all(lines) and done.stdout.endswith("\n"), f"standard output is not the words' lines: {done}")
@@ -202,10 +175,10 @@ def check_correct(folder, model):
     for one in lines:
         chances = [float(chance) for chance in one.groups()[2:]]
         check(chances == sorted(chances, reverse=True) and 0 < sum(chances) < 1.0002, f"{one[0]}")
-    done = run(*correct, "-k", 1000, "--head-dtype", "same", text="governs\n") # all classes: the chances are those of a softmax
+    done = TRAINER.run(*correct, "-k", 1000, "--head-dtype", "same", text="governs\n") # all classes: the chances are those of a softmax
     chances = [float(one.split(" ")[1]) for one in done.stdout.rstrip("\n").split("\t")[1:]]
     check(len(chances) == len(STEMS) * len(ENDS) and abs(sum(chances) - 1) < 0.01, f"{len(chances)} chances, sum {sum(chances)}")
-    done = run(*correct, ranks=2)
+    done = TRAINER.run(*correct, ranks=2)
     check(done.returncode == 1 and "--correct is for one rank" in done.stderr, f"{done}")
     for number in (signal.SIGINT, signal.SIGTERM):
         check_signal(correct, number)
@@ -315,7 +288,7 @@ def check_errors(folder):
     (folder / "data/test.txt").unlink()
     lines = train(folder, "--steps", 2)
     check(len(lines) == 2, f"without a test: {lines}")
-    help_text = run("--help")
+    help_text = TRAINER.run("--help")
     check(help_text.returncode == 0 and "--tensorboard DIR" in help_text.stdout and "(0.008)" in help_text.stdout, f"{help_text}")
 
 
@@ -325,8 +298,7 @@ def main():
         if BASELINES:
             make_data(folder)
             check_baselines(folder)
-            print("\n".join(FAILED) or "passed")
-            return 1 if FAILED else 0
+            return report()
         check_prepare(folder)
         check_prepare_errors(folder)
         make_data(folder)
@@ -342,8 +314,7 @@ def main():
         check_run(folder)
         check_baselines(folder)
         check_errors(folder)
-    print("\n".join(FAILED) or "passed")
-    return 1 if FAILED else 0
+    return report()
 
 
 if __name__ == "__main__":

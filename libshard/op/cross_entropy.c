@@ -219,11 +219,9 @@ static bool read_arguments(loss_call *call, shard_tensor *logits, const shard_cr
 
 /* ---- forward ---- */
 
-/* The position, with label ranks, of the number of logits before the label's in a rank's numbers: after the
- * statistics. */
-static int64_t *ahead_in(const loss_call *call, double *part)
+int64_t *shard_cross_entropy_ahead(const shard_class_rows *rows, bool ranked, double *part)
 {
-    return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;
+    return ranked ? (int64_t *)(part + SHARD_CE_STATS * rows->shape.rows) : NULL;
 }
 
 /* logit: of the labels, or NULL if this rank has all classes. */
@@ -236,7 +234,7 @@ static bool measure_local(loss_call *call, shard_tensor *logit)
         !shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch))
         return false;
     return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->local,
-                     memory[4], ahead_in(call, rows->local), rows->logits->dtype) == SHARD_OK;
+                     memory[4], shard_cross_entropy_ahead(rows, call->ranked, rows->local), rows->logits->dtype) == SHARD_OK;
 }
 
 /* The statistics of all ranks. */
@@ -252,21 +250,26 @@ static shard_status measure(loss_call *call, bool ready)
     return shard_class_rows_gather(&call->rows, ready && measure_local(call, logit));
 }
 
-/* Joins the statistics to NUMBERS and the labels' ranks. */
-static shard_tensor *join(loss_call *call)
+shard_tensor *shard_cross_entropy_join(const shard_class_rows *rows, bool mean, bool ranked, shard_tensor **rank)
 {
-    const shard_class_rows *rows = &call->rows;
-    int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
+    int64_t count = SHARD_CE_NUMBERS * rows->shape.rows, *ahead = shard_cross_entropy_ahead(rows, ranked, rows->part);
     shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
-    call->rank = call->ranked ? shard_class_rows_make(rows, SHARD_INT64) : NULL;
+    *rank = ranked ? shard_class_rows_make(rows, SHARD_INT64) : NULL;
     void *memory[4];
-    if (!numbers || (call->ranked && !call->rank) ||
-        !shard_load(SHARD_INPUTS(numbers, rows->labels, call->rank, rows->row_weight), memory))
+    if (!numbers || (ranked && !*rank) || !shard_load(SHARD_INPUTS(numbers, rows->labels, rows->row_weight, *rank), memory))
         return NULL;
     double *number = memory[0];
-    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
-                                           rows->members, rows->stride, rows->part, ahead_in(call, rows->part), memory[1],
-                                           memory[3], number, number + count, memory[2]));
+    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, mean, rows->members, rows->stride,
+                                           rows->part, ahead, memory[1], memory[2], number, number + count, memory[3]));
+}
+
+shard_tensor *shard_cross_entropy_write_loss(const shard_class_rows *rows, shard_tensor *numbers, bool each, shard_tensor *y)
+{
+    void *memory[2];
+    if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))
+        return NULL;
+    const double *from = (double *)memory[0] + (each ? SHARD_CE_LOSS : SHARD_CE_NUMBERS) * rows->shape.rows;
+    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), from, SHARD_FLOAT64, memory[1], y->dtype));
 }
 
 static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
@@ -281,12 +284,7 @@ static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
         if (y && !call->rows.group && !shard_is_local(logits))
             y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
     }
-    void *memory[2];
-    if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))
-        return NULL;
-    bool each = call->reduction == SHARD_REDUCTION_NONE;
-    const double *from = (double *)memory[0] + (each ? SHARD_CE_LOSS : SHARD_CE_NUMBERS) * call->rows.shape.rows;
-    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), from, SHARD_FLOAT64, memory[1], y->dtype));
+    return shard_cross_entropy_write_loss(&call->rows, numbers, call->reduction == SHARD_REDUCTION_NONE, y);
 }
 
 static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor *numbers)
@@ -314,7 +312,8 @@ static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logit
         call->rows.options = shard_cross_entropy_hash(&call->rows, options, call->ranked);
     if (measure(call, ready) != SHARD_OK)
         return NULL;
-    shard_tensor *numbers = join(call);
+    shard_tensor *numbers =
+        shard_cross_entropy_join(&call->rows, call->reduction == SHARD_REDUCTION_MEAN, call->ranked, &call->rank);
     return record(call, make_result(call, numbers), numbers);
 }
 

@@ -14,6 +14,17 @@ uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cros
 /* Whether an option's value is finite and above 0, or at least 0; false with the error set. */
 bool shard_cross_entropy_check_factor(const char *function, const char *name, double value, bool positive);
 
+/* The numbers of logits before the labels', which follow the statistics in `part`, a rank's numbers; NULL: not counted. */
+int64_t *shard_cross_entropy_ahead(const shard_class_rows *rows, bool ranked, double *part);
+
+/* After the gather: joins the statistics of all ranks to SHARD_CE_NUMBERS of each row and their count, a workspace. *rank: the
+ * labels' ranks, of the rows' shape, or NULL if they are not counted. mean: the reduction is that. NULL with the error set. */
+shard_tensor *shard_cross_entropy_join(const shard_class_rows *rows, bool mean, bool ranked, shard_tensor **rank);
+
+/* Writes the loss of these numbers to y, cast to its dtype: that of each row, or the reduced one. Returns y; NULL with the error
+ * set, also if an argument is NULL. */
+shard_tensor *shard_cross_entropy_write_loss(const shard_class_rows *rows, shard_tensor *numbers, bool each, shard_tensor *y);
+
 /* shard_linear_cross_entropy, whose errors name `function`; faults: with its name. */
 shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_class_faults *faults, shard_tensor *x,
                                             shard_tensor *weight, shard_tensor *bias, shard_tensor *target,

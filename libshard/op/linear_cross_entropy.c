@@ -402,12 +402,6 @@ static bool pick_local(head_call *call)
     return shard_head_label_logits(shard_device_of(x), &h, rows->local) == SHARD_OK;
 }
 
-/* The counts of logits before the labels', which follow the statistics in a rank's numbers; NULL without label ranks. */
-static int64_t *ahead_in(const head_call *call, double *part)
-{
-    return call->ranked ? (int64_t *)(part + SHARD_CE_STATS * call->rows.shape.rows) : NULL;
-}
-
 /* The local statistics, for the exchange and for the features' gradient. label_logit: NULL without ranks. */
 static bool measure_local(head_call *call, shard_tensor *label_logit)
 {
@@ -424,7 +418,7 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
     if (call->has_margins && !shard_label_margins_compute(&call->margins, x, &h))
         return false;
     if (call->ranked) {
-        h.ahead = ahead_in(call, rows->local);
+        h.ahead = shard_cross_entropy_ahead(rows, call->ranked, rows->local);
         h.label_logit = shard_tensor_memory(label_logit);
     }
     if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
@@ -453,23 +447,6 @@ static shard_status measure(head_call *call, bool ready)
     return shard_class_rows_gather(&call->rows, ready && measure_local(call, logit));
 }
 
-/* Joins the ranks' statistics to NUMBERS and the labels' ranks. */
-static shard_tensor *join(head_call *call)
-{
-    const shard_class_rows *rows = &call->rows;
-    int64_t count = SHARD_CE_NUMBERS * rows->shape.rows;
-    shard_tensor *numbers = shard_workspace(rows->logits, count + 1, SHARD_FLOAT64);
-    call->rank = call->ranked ? shard_class_rows_make(rows, SHARD_INT64) : NULL;
-    void *memory[4];
-    if (!numbers || (call->ranked && !call->rank) ||
-        !shard_load(SHARD_INPUTS(numbers, rows->labels, rows->row_weight, call->rank), memory))
-        return NULL;
-    double *number = memory[0];
-    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, call->reduction == SHARD_REDUCTION_MEAN,
-                                           rows->members, rows->stride, rows->part, ahead_in(call, rows->part), memory[1],
-                                           memory[2], number, number + count, memory[3]));
-}
-
 static shard_tensor *make_result(const head_call *call, shard_tensor *numbers)
 {
     shard_tensor *logits = call->rows.logits;
@@ -477,11 +454,7 @@ static shard_tensor *make_result(const head_call *call, shard_tensor *numbers)
     shard_dtype dtype = shard_head_wide(logits->dtype);
     shard_tensor *y =
         each ? shard_class_rows_make(&call->rows, dtype) : shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
-    void *memory[2];
-    if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))
-        return NULL;
-    const double *from = (double *)memory[0] + (each ? SHARD_CE_LOSS : SHARD_CE_NUMBERS) * call->rows.shape.rows;
-    return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), from, SHARD_FLOAT64, memory[1], y->dtype));
+    return shard_cross_entropy_write_loss(&call->rows, numbers, each, y);
 }
 
 static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor *numbers)
@@ -524,7 +497,8 @@ static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_
         return NULL;
     if (measure(call, ready) != SHARD_OK)
         return NULL;
-    shard_tensor *numbers = join(call);
+    shard_tensor *numbers =
+        shard_cross_entropy_join(&call->rows, call->reduction == SHARD_REDUCTION_MEAN, call->ranked, &call->rank);
     shard_tensor *y = make_result(call, numbers);
     return y ? record(call, y, numbers) : NULL;
 }

@@ -1,7 +1,6 @@
 #include "trainer.h"
 
 #include "interrupt.h"
-#include "training_run.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* Trains a network whose features tell identities apart; see README.md, or --help. */
 #include "program.h"
 #include "trainer.h"
-#include "training_run.h"
 
 static shard_status run_it(void *values)
 {

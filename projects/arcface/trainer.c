@@ -5,7 +5,9 @@
 
 #include <inttypes.h>
 
-int64_t trainer_steps(const trainer *run)
+/* Steps of an epoch: those of whole batches, as insightface. Of the rest a rank may have one image, of which a batch norm has no
+ * statistics. */
+static int64_t count_steps(const trainer *run)
 {
     return run->data.train ? run->data.images / run->options->training.batch : 0;
 }
@@ -28,12 +30,12 @@ static shard_status make_network(trainer *run)
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
-    if (trainer_steps(run) == 0)
+    if (count_steps(run) == 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "%" PRId64 " training images are less than a --batch-size of %" PRId64,
                            run->data.images, wanted->training.batch);
     shard_tensors *parameters = shard_parameters(run->base.model), *state = shard_state_dict(run->base.model);
     shard_status status = training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->head, parameters,
-                                                   NETWORK_CLASSIFIER ".", trainer_steps(run));
+                                                   NETWORK_CLASSIFIER ".", count_steps(run));
     if (status == SHARD_OK)
         run->base.data_parallel =
             shard_data_parallel_create(parameters, .bucket_mib = wanted->training.bucket_mib, .buffers = state,
@@ -54,7 +56,7 @@ static void introduce(trainer *run)
     training_introduce_ranks(&run->base.progress, run->base.mesh, wanted->sync_bn ? ", synchronised batch norms" : "");
     if (run->data.train)
         progress_say(&run->base.progress, "%" PRId64 " training images of %" PRId64 " identities; %" PRId64 " steps an epoch",
-                     run->data.images, run->data.identities, trainer_steps(run));
+                     run->data.images, run->data.identities, count_steps(run));
     for (int i = 0; i < run->data.count; i++)
         progress_say(&run->base.progress, "validation on %s: %" PRId64 " images", run->data.sets[i].name,
                      validation_set_images(&run->data.sets[i]).images);
@@ -69,7 +71,7 @@ static shard_status describe(trainer *run)
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_accuracy",
                                 .most_best = 100,
-                                .epoch_steps = trainer_steps(run),
+                                .epoch_steps = count_steps(run),
                                 .latest_model = wanted->training.val_interval == 0 || run->data.count == 0,
                                 .otherwise = ", or take its values alone by --pretrained"};
     training_checkpoint_set(of, "arch", "--network", TRAINING_ALWAYS, options_arch(wanted));
@@ -115,7 +117,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = load(run);
     if (status == SHARD_OK)
         status = training_run_open_files(&run->base, run->data.identities);
-    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+    return status;
 }
 
 void trainer_close(trainer *run)

@@ -19,10 +19,6 @@ typedef struct trainer {
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 
-/* Steps of an epoch: those of whole batches, as insightface. Of the rest a rank may have one image, of which a batch norm has no
- * statistics. */
-int64_t trainer_steps(const trainer *run);
-
 /* ---- train.c ---- */
 
 /* All epochs from the current position. Collective over the world. */

@@ -23,8 +23,9 @@ typedef struct training_loop {
     /* Begins the epoch at the position, with its next step. */
     shard_status (*begin)(void *of);
 
-    /* The forward and backward of the next step, whose gradient is that of the mean over the samples. The loop agrees on
-     * --non-finite, updates the model and reports the loss. */
+    /* The forward and backward of the next step. The gradients are those of the mean over the samples, of a loss that
+     * shard_grad_scaler_scale has scaled by run->optimizers.scaler. The loop does what --non-finite asks for, updates the model
+     * and reports the loss; the trainer of a model with buffers has called training_loss_open. */
     shard_status (*backward)(void *of, training_batch *made);
     /* Updates the model. NULL: training_optimizers_step. */
     shard_status (*update)(void *of);

@@ -1,6 +1,6 @@
 /*
- * --non-finite: steps whose loss or gradients are NaN or infinite. A step makes these calls, that of training_loop with made->lost
- * in place of training_loss_see:
+ * --non-finite: steps whose loss or gradients are NaN or infinite. A step makes these calls; that of
+ * training_loop sets optimizers.lost in place of training_loss_see:
  *
  *     training_loss_begin(&optimizers);
  *     ... forward; training_loss_see(&optimizers, loss); backward ...
@@ -21,7 +21,7 @@ void training_loss_begin(training_optimizers *made);
 shard_status training_loss_restore(training_optimizers *made);
 
 /* Records whether a micro-batch's loss is finite, if --non-finite skip needs it before the step; then waits for the device.
- * Without it the trainer sets made->lost, before it calls training_loss_check. */
+ * Without it the step sets made->lost, before it calls training_loss_check. */
 void training_loss_see(training_optimizers *made, shard_tensor *loss);
 
 /* With --non-finite skip: whether all ranks skip the step. *first: the lowest rank whose loss is not finite; -1: none. Collective

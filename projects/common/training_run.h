@@ -26,7 +26,7 @@ typedef struct training_run {
 } training_run;
 
 /* Begins a run: its position and its output. samples: their name, which is not copied. training_run_close follows, also after an
- * error. Not collective. */
+ * error. Not collective; training_run_close is, over the world. */
 void training_run_begin(training_run *run, const training_options *wanted, const char *samples);
 void training_run_close(training_run *run);
 

@@ -1,7 +1,6 @@
 /* Trains a classifier with very many labels; see README.md, or --help. */
 #include "program.h"
 #include "trainer.h"
-#include "training_run.h"
 
 static shard_status run_it(void *values)
 {

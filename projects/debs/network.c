@@ -57,6 +57,15 @@ shard_module *network_make(const options *wanted, const xmc_data *train, shard_g
 
 /* ---- the bag ---- */
 
+/* Points of the data, and the dropout of their features. */
+typedef struct bag {
+    const xmc_data *data;
+    const int64_t *points; /* [count] */
+    int64_t count;
+    double dropout;
+    uint64_t key; /* 0: no dropout */
+} bag;
+
 /* A value of the matrix, before its column is known. */
 typedef struct entry {
     int32_t feature, row;
@@ -69,32 +78,43 @@ static int compare_entries(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The points' features in ascending order; at least one, so that the matrix has a column. */
-static entry *list_entries(const xmc_data *data, const int64_t *points, int64_t count, int64_t *entries)
+/* Elements are kept with probability 1 - p, times 1 / (1 - p). */
+static float draw_kept(random_stream *stream, double p)
 {
+    return p > 0 && random_uniform(stream) < p ? 0 : (float)(1 / (1 - p));
+}
+
+/* The points' features in ascending order, those that dropout leaves. */
+static entry *list_entries(const bag *of, int64_t *entries)
+{
+    const xmc_data *data = of->data;
     int64_t total = 0;
-    for (int64_t i = 0; i < count; i++)
-        total += data->feature_begin[points[i] + 1] - data->feature_begin[points[i]];
+    for (int64_t i = 0; i < of->count; i++)
+        total += data->feature_begin[of->points[i] + 1] - data->feature_begin[of->points[i]];
     entry *list = calloc((size_t)total + 1, sizeof *list);
-    *entries = total;
+    *entries = 0;
     if (!list) {
         shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " features of a batch", total);
         return NULL;
     }
-    total = 0;
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t k = data->feature_begin[points[i]]; k < data->feature_begin[points[i] + 1]; k++)
-            list[total++] = (entry){data->feature[k].number, (int32_t)i, data->feature[k].value};
-    qsort(list, (size_t)total, sizeof *list, compare_entries);
+    for (int64_t i = 0; i < of->count; i++) {
+        int64_t point = of->points[i];
+        random_stream stream = random_start(of->key, 1, (uint64_t)point);
+        for (int64_t k = data->feature_begin[point]; k < data->feature_begin[point + 1]; k++) {
+            float kept = of->key ? draw_kept(&stream, of->dropout) : 1;
+            if (kept > 0)
+                list[(*entries)++] = (entry){data->feature[k].number, (int32_t)i, kept * data->feature[k].value};
+        }
+    }
+    qsort(list, (size_t)*entries, sizeof *list, compare_entries);
     return list;
 }
 
-/* The distinct features, int64 [columns], and the points' values of them, [count, columns]. */
-static shard_status make_bag(const xmc_data *data, const int64_t *points, int64_t count, shard_tensor **features,
-                             shard_tensor **values)
+/* The distinct features, int64 [columns], at least one, and the points' values of them, [count, columns]. */
+static shard_status make_bag(const bag *of, shard_tensor **features, shard_tensor **values)
 {
-    int64_t entries, columns = 0;
-    entry *list = list_entries(data, points, count, &entries);
+    int64_t entries, columns = 0, count = of->count;
+    entry *list = list_entries(of, &entries);
     if (!list)
         return shard_last_status();
     int64_t *feature = calloc((size_t)entries + 1, sizeof *feature);
@@ -128,7 +148,7 @@ static shard_tensor *drop(shard_tensor *x, double p, const int64_t *points, int6
     if (!x || p == 0 || key == 0)
         return x;
     int64_t width = shard_tensor_size(x, 1);
-    float *mask = calloc((size_t)(count * width) + 1, sizeof *mask), kept = (float)(1 / (1 - p));
+    float *mask = calloc((size_t)(count * width) + 1, sizeof *mask);
     if (!mask) {
         shard_error(SHARD_ERROR_MEMORY, "no memory for the dropout of %" PRId64 " points", count);
         return NULL;
@@ -136,7 +156,7 @@ static shard_tensor *drop(shard_tensor *x, double p, const int64_t *points, int6
     for (int64_t i = 0; i < count; i++) {
         random_stream stream = random_start(key, 0, (uint64_t)points[i]);
         for (int64_t k = 0; k < width; k++)
-            mask[i * width + k] = random_uniform(&stream) < p ? 0 : kept;
+            mask[i * width + k] = draw_kept(&stream, p);
     }
     x = shard_mul(x, shard_from_host(mask, SHARD_SHAPE(count, width)));
     free(mask);
@@ -147,7 +167,8 @@ shard_tensor *network_features(shard_module *network, const options *wanted, con
                                int64_t count, uint64_t dropout_key)
 {
     shard_tensor *features = NULL, *values = NULL, *x;
-    if (make_bag(data, points, count, &features, &values) != SHARD_OK)
+    bag of = {.data = data, .points = points, .count = count, .dropout = wanted->feature_dropout, .key = dropout_key};
+    if (make_bag(&of, &features, &values) != SHARD_OK)
         return NULL;
     x = shard_matmul(values, shard_forward(shard_module_child(network, "table"), features));
     x = shard_relu(shard_add(x, shard_module_tensor(network, "bias")));

@@ -1,7 +1,8 @@
 /*
  * A bag of features, hidden layers, and a classifier:
  *
- *     x = dropout(relu(sum over a point's features of value * row of the table + bias))     [points, hidden]
+ *     values = dropout(values of a point's features)
+ *     x = dropout(relu(sum over the features of value * row of the table + bias))           [points, hidden]
  *     x = dropout(relu(linear(x)))                                                          --layers - 1 times
  *     logits = classifier(x)                                                                never in memory
  *
@@ -23,7 +24,7 @@
 shard_module *network_make(const options *wanted, const xmc_data *train, shard_group *group);
 
 /* The input of the classifier for `count` points of the data, [count, hidden]. With a key, which is not 0, dropout depends on the
- * key, the point and the unit alone. NULL with the error set. Not collective. */
+ * key, the point and the unit or feature alone. NULL with the error set. Not collective. */
 shard_tensor *network_features(shard_module *network, const options *wanted, const xmc_data *data, const int64_t *points,
                                int64_t count, uint64_t dropout_key);
 

@@ -9,6 +9,7 @@ static const command_option table[] = {
     {COMMAND_WHOLE, "layers", "hidden layers; the first one sums rows of a table, one for each feature", "N", AT(layers),
      .least = 1, .most = 64},
     {COMMAND_NUMBER, "dropout", "of each hidden layer", "P", AT(dropout), .most = 0.99},
+    {COMMAND_NUMBER, "feature-dropout", "of the points' features", "P", AT(feature_dropout), .most = 0.99},
 
     {COMMAND_HEADING, "Computing", NULL},
     TRAINING_DEVICE_ROW(options, training),
@@ -37,6 +38,7 @@ static const options defaults = {
     .hidden = 256,
     .layers = 1,
     .dropout = 0.3,
+    .feature_dropout = 0,
     .propensity_a = 0.55,
     .propensity_b = 1.5,
     .training = {.bucket_mib = TRAINING_BUCKET_MIB,

@@ -7,7 +7,7 @@
 typedef struct options {
     const char *directory; /* DIR */
     int64_t hidden, layers;
-    double dropout, propensity_a, propensity_b;
+    double dropout, feature_dropout, propensity_a, propensity_b;
     training_options training;
     head_options head;
     bool help;

@@ -138,7 +138,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = training_run_resume(&run->base);
     if (status == SHARD_OK)
         status = training_run_open_files(&run->base, run->train->labels);
-    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+    return status;
 }
 
 void trainer_close(trainer *run)

@@ -2,7 +2,6 @@
 #include "trainer.h"
 
 #include "interrupt.h"
-#include "training_run.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -43,7 +42,7 @@ static int64_t count_labels(const loader_batch *batch)
 static shard_status count_batch(trainer *run, const loader_batch *batch, totals *counts)
 {
     *counts = (totals){.interrupted = interrupt_signal() != 0};
-    if (run->feature_group || shard_group_rank(shard_mesh_model_group(run->base.mesh)) == 0) {
+    if (run->feature_group || shard_group_rank(run->base.model_group) == 0) {
         counts->images = (double)count_labels(batch);
         counts->bad = (double)batch->bad;
     }
@@ -98,7 +97,7 @@ shard_status batch_take(trainer *run, int64_t count, totals *whole)
     batch_sums *sums = calloc((size_t)count, sizeof *sums);
     if (!sums)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the results of %" PRId64 " batches", count);
-    bool reports = shard_group_rank(shard_mesh_model_group(run->base.mesh)) == 0;
+    bool reports = shard_group_rank(run->base.model_group) == 0;
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         status = results_take(run->results, &sums[i]);

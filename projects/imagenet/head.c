@@ -62,7 +62,7 @@ shard_status head_open(trainer *run, bool fused)
     const options *wanted = run->options;
     bool splits = wanted->head.enable_model_parallel, bias = !wanted->margin.cosines && wanted->margin.sample_rate == 1;
     shard_split split = splits ? (shard_split)wanted->model_parallel_dim : SHARD_SPLIT_NONE;
-    shard_group *group = splits ? shard_mesh_model_group(run->base.mesh) : NULL;
+    shard_group *group = splits ? run->base.model_group : NULL;
     shard_tensor *replaced = shard_module_tensor(shard_module_child(run->base.model, "fc"), "weight");
     int64_t features = shard_tensor_size(replaced, 1), classes = run->data.num_classes;
     struct head *head = calloc(1, sizeof *head);

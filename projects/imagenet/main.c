@@ -1,7 +1,6 @@
 /* Trains a ResNet on an image folder; see README.md, or --help. */
 #include "program.h"
 #include "trainer.h"
-#include "training_run.h"
 
 static shard_status run_it(void *values)
 {

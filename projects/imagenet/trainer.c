@@ -13,7 +13,7 @@ static shard_status make_mesh(trainer *run)
     if (training_run_make_mesh(&run->base, &wanted->head) != SHARD_OK)
         return shard_last_status();
     run->batch_group = wanted->same_batch_in_group ? shard_mesh_data_group(run->base.mesh) : shard_world();
-    run->feature_group = wanted->same_batch_in_group ? NULL : shard_mesh_model_group(run->base.mesh);
+    run->feature_group = wanted->same_batch_in_group ? NULL : run->base.model_group;
     return SHARD_OK;
 }
 
@@ -41,7 +41,7 @@ static shard_status make_model(trainer *run)
                                    .width = wanted->width, .dtype = (shard_dtype)wanted->training.dtype);
     if (!run->base.model)
         return shard_last_status();
-    shard_group *model_group = shard_mesh_model_group(run->base.mesh);
+    shard_group *model_group = run->base.model_group;
     shard_resnet_gather_features(run->base.model, run->feature_group);
     if (wanted->sync_bn)
         shard_nn_sync_batch_norm(run->base.model, run->batch_group);
@@ -87,7 +87,7 @@ static void introduce(trainer *run)
     }
     progress_say(&run->base.progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
                  training_count_parameters(run->base.model, &own), is_fused(run) ? ", fused head" : "");
-    if (shard_group_size(shard_mesh_model_group(run->base.mesh)) > 1)
+    if (shard_group_size(run->base.model_group) > 1)
         snprintf(layer, sizeof layer, ", the final layer split by %s",
                  wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? "column" : "row");
     snprintf(layer + strlen(layer), sizeof layer - strlen(layer), "%s", wanted->sync_bn ? ", synchronised batch norms" : "");
@@ -110,7 +110,7 @@ static shard_status make_results(trainer *run)
 
 /* ---- checkpoints ---- */
 
-static shard_status describe(trainer *run)
+shard_status trainer_describe(trainer *run)
 {
     const options *wanted = run->options;
     training_checkpoint *of = &run->base.checkpoint;
@@ -156,12 +156,12 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         introduce(run);
     if (status == SHARD_OK)
-        status = describe(run);
+        status = trainer_describe(run);
     if (status == SHARD_OK)
         status = training_run_resume(&run->base);
     if (status == SHARD_OK)
         status = training_run_open_files(&run->base, run->data.num_classes);
-    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+    return status;
 }
 
 void trainer_close(trainer *run)

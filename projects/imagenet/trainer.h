@@ -18,11 +18,11 @@ typedef struct trainer {
     shard_group *batch_group;   /* each rank of it has a range of each batch */
     shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
     struct head *head;          /* of the model, which then returns features; NULL: an ordinary final layer */
-    shard_tensor *sample;      /* the classes of the step; NULL: all */
-    struct step_graph *graph;  /* NULL: without --cuda-graph */
-    int64_t local_images; /* images through this rank's model in the step or the validation */
-    results *results;     /* of batches that batch_take has not read */
-    bool queues;          /* the device computes asynchronously: a batch's results are read when the next one is queued */
+    shard_tensor *sample;       /* the classes of the step; NULL: all */
+    struct step_graph *graph;   /* NULL: without --cuda-graph */
+    int64_t local_images;       /* images through this rank's model in the step or the validation */
+    results *results;           /* of batches that batch_take has not read */
+    bool queues;                /* the device computes asynchronously: a batch's results are read when the next one is queued */
 } trainer;
 
 /* ---- trainer.c ---- */
@@ -30,6 +30,9 @@ typedef struct trainer {
 /* Makes all objects, and loads the files of --resume or --pretrained. Collective over the world. */
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
+
+/* Describes the run's settings in run->base.checkpoint. Not collective. */
+shard_status trainer_describe(trainer *run);
 
 /* ---- head.c: --head-dtype, --margin, --sample-rate ---- */
 
@@ -39,8 +42,8 @@ bool head_is_special(const options *wanted);
 /* Replaces the model's final layer, by a classifier if it is fused. Not collective. */
 shard_status head_open(trainer *run, bool fused);
 
-/* Draws the classes of the step at run->at into run->sample, with the labels of all its images: the same on any number of ranks
- * and for all its micro-batches. */
+/* Draws the classes of the step at run->base.at into run->sample, with the labels of all its images: the same on any number of
+ * ranks and for all its micro-batches. */
 shard_status head_draw(trainer *run);
 
 /* The sum of the losses of features, recorded in training. *ranks becomes the labels' ranks among all classes, or NULL in

@@ -49,7 +49,7 @@ static shard_status report(trainer *run, double loss, int64_t tokens, int64_t lo
                            .samples = tokens,
                            .local_samples = local_tokens,
                            .seconds = seconds};
-    progress_say(&run->base.progress, " * loss %.4f  perplexity %.2f  bits per byte %.4f  (%" PRId64 " tokens, %.0f tokens/s)",
+    progress_say(&run->base.progress, " * loss %.4f  perplexity %.2f  bits per byte %.4f  (%" PRId64 " tokens, %.1f tokens/s)",
                  loss, exp(loss), bits, tokens, (double)tokens / seconds);
     return metrics_write(run->base.metrics, &entry);
 }

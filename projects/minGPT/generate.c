@@ -3,7 +3,6 @@
 
 #include "interrupt.h"
 #include "random.h"
-#include "training_run.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -285,7 +285,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = make_optimizers(run);
     if (status == SHARD_OK)
         status = open_files(run);
-    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+    return status;
 }
 
 void trainer_close(trainer *run)

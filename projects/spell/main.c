@@ -2,7 +2,6 @@
 #include "interrupt.h"
 #include "program.h"
 #include "trainer.h"
-#include "training_run.h"
 
 static shard_status run_it(void *values)
 {

@@ -116,7 +116,7 @@ bool trainer_is_tied(const trainer *run)
     return run->base.at.epoch < run->options->tied_epochs;
 }
 
-bool trainer_validates(const trainer *run)
+static bool validates(const trainer *run)
 {
     return run->test && run->options->training.val_interval > 0;
 }
@@ -144,7 +144,7 @@ static shard_status describe(trainer *run)
                                 .best_name = "best_top1",
                                 .most_best = 100,
                                 .epoch_steps = options_train(wanted) ? shard_group_sampler_steps(run->sampler) : 0,
-                                .latest_model = !trainer_validates(run)};
+                                .latest_model = !validates(run)};
     training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "spell");
     training_checkpoint_set_integer(of, "features", "--features", TRAINING_ALWAYS, wanted->features);
     training_checkpoint_set_integer(of, "dim", "--dim", TRAINING_ALWAYS, wanted->dim);
@@ -189,7 +189,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = trainer_set_rows(run);
     if (status == SHARD_OK)
         status = training_run_open_files(&run->base, run->dictionary->count);
-    return status == SHARD_OK ? shard_agree(shard_world()) : status;
+    return status;
 }
 
 void trainer_close(trainer *run)

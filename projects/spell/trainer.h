@@ -31,9 +31,6 @@ void trainer_close(trainer *run);
 /* Whether this epoch trains the encoder alone. */
 bool trainer_is_tied(const trainer *run);
 
-/* Whether epochs end with a validation: DIR has a test, and --val-interval is not 0. */
-bool trainer_validates(const trainer *run);
-
 /* The features of this rank's words, gathered over the model group: [words of the group, dim], of the norm; those of the norm
  * --scale are the final layer's inputs, before they have its dtype. NULL with the error set. Collective over the model group. */
 shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t count, double norm);

@@ -69,10 +69,10 @@ static void make_folder(char made[400], const char *name)
 
 static void resume(options *wanted, const char *from)
 {
-    trainer run = {.options = wanted, .data.num_classes = wanted->num_classes};
+    trainer run = {.options = wanted, .base.options = &wanted->training, .data.num_classes = wanted->num_classes};
     wanted->training.resume = from;
     must(trainer_describe(&run) == SHARD_OK);
-    must(trainer_resume(&run) != SHARD_OK && !run.resumed && run.at.step == 0); /* there is no model */
+    must(training_run_resume(&run.base) != SHARD_OK && !run.base.resumed && run.base.at.step == 0); /* there is no model */
     must(!strpbrk(shard_last_error(), "\n\033"));
     shard_clear_error();
 }
