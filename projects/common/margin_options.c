@@ -9,8 +9,8 @@
 #define SAMPLE_RATE(offset_of)                                                                                                   \
     {                                                                                                                            \
         COMMAND_NUMBER, "sample-rate",                                                                                           \
-            "Partial FC: a step's softmax is over the labels of its batch and about this part of the other classes; validation " \
-            "is over all",                                                                                                       \
+            "a step's softmax is over the labels of its batch and about this part of the other classes, whose logits are "       \
+            "corrected by -log(R); with a margin they are not, as in Partial FC; validation is over all",                        \
             "R", .offset = (offset_of), .least = 1e-9, .most = 1                                                                 \
     }
 
