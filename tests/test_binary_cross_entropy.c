@@ -488,8 +488,8 @@ static const struct {
     const char *text;
 } troubles[] = {
     {other_pairs, -1, SHARD_ERROR_MISMATCH, SAYS "pairs on rank 2 differ from those on rank 0; *"},
-    {pairs_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
-    {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on rank 0*"},
+    {pairs_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
+    {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
     {other_row_weights, -1, SHARD_ERROR_MISMATCH, SAYS "row weights on rank 1 differ from those on rank 0; *"},
     {wrong_pair_on_one, 1, SHARD_ERROR_ARGUMENT, "rank 1: " SAYS "row 4 of pair 0 is outside \\[0, 4)"},
     {no_target_on_one, 0, SHARD_ERROR_ARGUMENT, "rank 0: " SAYS "an operand is NULL"},

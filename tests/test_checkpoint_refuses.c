@@ -196,13 +196,14 @@ static void differing(shard_group *world, void *context)
         SHARD_SCOPE
         {
             static const char *const patterns[] = {
-                ("rank 1: shard_save: the arguments differ between ranks: here it is \"b1\" *, on rank 0 \"b\" float32 [[]3] "
+                ("rank 1: shard_save: the arguments differ between ranks: here it is \"b1\" *, on ranks 0 and 2 \"b\" float32 "
+                 "[[]3] "
                  "local"),
-                "*rank 1: *here it is \"b\" float32 [[]4] local, on rank 0 \"b\" float32 [[]3] local",
-                "*rank 1: *here it is \"b\" float64 [[]3] local, on rank 0 \"b\" float32 [[]3] local",
-                "*rank 1: *here it is nothing more, on rank 0 \"b\" float32 [[]3] local",
-                "*rank 1: *here it is \"other.safetensors\", on rank 0 \"*",
-                "*rank 1: *here it is \"b\" float32 [[]6] split along 0, on rank 0 \"b\" float32 [[]6] local",
+                "*rank 1: *here it is \"b\" float32 [[]4] local, on ranks 0 and 2 \"b\" float32 [[]3] local",
+                "*rank 1: *here it is \"b\" float64 [[]3] local, on ranks 0 and 2 \"b\" float32 [[]3] local",
+                "*rank 1: *here it is nothing more, on ranks 0 and 2 \"b\" float32 [[]3] local",
+                "*rank 1: *here it is \"other.safetensors\", on ranks 0 and 2 \"*",
+                "*rank 1: *here it is \"b\" float32 [[]6] split along 0, on ranks 0 and 2 \"b\" float32 [[]6] local",
                 "*rank 1: shard_save: \"b\" is partial*",
                 "*\"b\": its local shards do not cover the whole of 9: rank 1 has 3 from 4 on, where 3 are covered so far",
             };

@@ -473,7 +473,7 @@ static void stale(shard_group *world, void *context)
     if (shard_group_size(world) > 1) {
         bool skips = shard_group_rank(world) == 1;
         ck_assert_int_eq(shard_load(list, path, .skip_checksums = skips), SHARD_ERROR_MISMATCH);
-        check_error(SHARD_ERROR_MISMATCH, "shard_load: .skip_checksums is true on rank 1 and false on rank 0");
+        check_error(SHARD_ERROR_MISMATCH, "shard_load: .skip_checksums is true on rank 1 and false on rank*");
     }
     shard_tensors_destroy(list);
 }

@@ -13,7 +13,7 @@ ORDER = ["base", "device", "comm", "tensor", "autograd", "op", "data", "distribu
 LAST = {"optim", "amp", "checkpoint"}  # these don't call each other, but for amp, which looks at what optim steps by
 # Of files, by their stems, and of folders inside a folder: each calls only what stands left of it, or is itself.
 FILE_ORDER = {
-    "comm": ["function", "reduce", "straggler", "transport", "culprits", "rendezvous", "backends", "self", "shm",
+    "comm": ["function", "reduce", "straggler", "transport", "majority", "culprits", "rendezvous", "backends", "self", "shm",
              "exchange", "mpi", "preflight", "staged", "nccl",
              "registry", "device_transport", "comm", "group", "world", "collective"],
 }

@@ -258,7 +258,7 @@ START_TEST(test_replicas_that_differ)
     const char *log = text_of("log");
     ck_assert_msg(
         strstr(log, "replicas differ after step 4") &&
-            strstr(log, "shard_check_replicas: \"fc.weight\" float32 [101, 64]: the bits on ranks 1 are not those on rank 0"),
+            strstr(log, "shard_check_replicas: \"fc.weight\" float32 [101, 64]: the bits on rank 1 are not those on rank 0"),
         "%s", log);
     printf("cases: 2\n");
 }

@@ -262,7 +262,7 @@ static void loss_fails_together(shard_group *world, void *context)
         check_error(rank == 1 ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "*shard_cross_entropy: class weights of shape \\[2] that are *");
         ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, labels, rank == 1 ? NULL : &counted));
         check_error(SHARD_ERROR_MISMATCH,
-                    "*shard_cross_entropy: options or the number of classes on rank 1 differ from those on rank 0*");
+                    "*shard_cross_entropy: options or the number of classes on rank 1 differ from those on ranks 0 and 2*");
         ck_assert_ptr_nonnull(shard_cross_entropy_with_rank(logits, labels, &counted));
         ck_assert_int_eq(shard_count_top_k(counted, 2), 1);
     }

@@ -3,7 +3,8 @@
  * (support/collective_calls.h), every way to differ and every rank. All ranks fail in time with one text, which names the
  * function and the rank, and work on when they have cleared the error; after a rank has left, they fail in the same way again.
  *
- * The default is the share of the usual check; SHARD_TEST_EVERY=1: all cases.
+ * The usual check has each rank of three as the odd one of each way to differ, one rank of two in turn, and leaving of some
+ * functions. SHARD_TEST_EVERY=1: all cases, of four ranks too.
  */
 #include "support/collective_calls.h"
 #include "support/file_calls.h"
@@ -59,7 +60,7 @@ static const char *reported(const collective_call *call)
     return call->reported ? call->reported : call->name;
 }
 
-/* The ranks that the text names one at a time, as bits: of "rank 0: the bits on ranks 1, 2 are not those on rank 0" the first. */
+/* The ranks that the text names one at a time, as bits: of "the bits on rank 0 are not those on ranks 1 and 2" the first. */
 static unsigned named_alone(const char *text)
 {
     unsigned alone = 0;
@@ -76,17 +77,48 @@ static unsigned named_alone(const char *text)
     return alone;
 }
 
-/* Whether the text singles the rank out. "rank 1 calls A while ranks 0 and 2 call B": it is alone on its side. "rank 0: rank 1
- * has A, rank 0 B": it is one of the two that are compared, of which the reader sees by A and B which is wrong; no third is named
- * alone. */
-static bool names_rank(const char *text, int rank)
+/* "rank 1: ...": the rank whose error it is; -1: the text names none. *rest is what follows. */
+static int reporting_rank(const char *text, const char **rest)
 {
-    char calls[24];
-    snprintf(calls, sizeof calls, "rank %d calls ", rank);
+    int rank = -1, used = 0;
+    if (sscanf(text, "rank %d: %n", &rank, &used) != 1 || used == 0)
+        rank = -1;
+    *rest = text + (rank < 0 ? 0 : used);
+    return rank;
+}
+
+/* The ranks of those from `first` on that have an error of their own, as bits; the others received it. */
+static unsigned failed_ranks(const call_case *c, int first)
+{
+    unsigned failed = 0;
+    for (int rank = first; rank < shard_group_size(c->world); rank++)
+        if ((c->kind != CALL_LEFT || rank != c->odd) && shared->status[rank] != SHARD_ERROR_PEER)
+            failed |= 1u << rank;
+    return failed;
+}
+
+/* Whether the text singles the odd rank out, of all but two ranks:
+ * - "rank 1 calls A while ranks 0 and 2 call B": it comes first, alone on its side;
+ * - "rank 1 has left": the others have no error of their own;
+ * - "rank 1: cannot open A", "rank 1: here it is A, on ranks 0 and 2 B": only that rank has an error of its own;
+ * - "rank 0: rank 1 has A, ranks 0 and 2 B": an error of all, in which no other rank is named alone.
+ * Of two ranks none is odd, and both may be named. */
+static bool names_rank(const call_case *c, const char *text, int first)
+{
+    int size = shard_group_size(c->world), odd = c->odd;
+    char calls[24], left[24];
+    const char *rest;
+    unsigned failed = failed_ranks(c, first), one = 1u << odd;
+    snprintf(calls, sizeof calls, "rank %d calls ", odd);
+    snprintf(left, sizeof left, "rank %d has left", odd);
     if (strstr(text, " while "))
-        return strstr(text, calls) != NULL;
-    unsigned alone = named_alone(text);
-    return (alone >> rank & 1) && __builtin_popcount(alone) <= 2;
+        return size == 2 ? strstr(text, calls) != NULL : strncmp(text, calls, strlen(calls)) == 0;
+    int reports = reporting_rank(text, &rest);
+    if (c->kind == CALL_LEFT)
+        return failed == 0 && (reports == odd || strncmp(text, left, strlen(left)) == 0);
+    if (size == 2)
+        return named_alone(text) & one;
+    return failed == one ? reports == odd : failed == (1u << size) - 1 && named_alone(rest) == one;
 }
 
 /* Of "rank 1 calls A while ranks 0 and 2 call B": whether the others' side names the function, which they called. */
@@ -121,7 +153,7 @@ static void judge(const collective_call *call, const call_case *c)
     bool names_leaving = c->kind == CALL_LEFT && strstr(shared->text[first], "shard_finalize: the save of ");
     if (!names_file && !names_leaving && !strstr(shared->text[first], reported(call)))
         report(call, c, "the function is not named", first);
-    if (!names_rank(shared->text[first], c->odd))
+    if (!names_rank(c, shared->text[first], first))
         report(call, c, "the rank is not singled out", first);
     if (!names_file && !others_call(shared->text[first], c->odd, reported(call)))
         report(call, c, "the message of the others' call names the rank", first);
@@ -184,9 +216,9 @@ static void differ(shard_group *world, void *context)
             for (int odd = 0; odd < p->ranks; odd++) {
                 const collective_call *call = &collective_calls[i];
                 call_case c = {.world = world, .kind = kind, .odd = odd, .folder = folder};
-                if (*reported(call) && is_error(call, kind) && (p->every || odd == (number + i) % p->ranks))
+                if (*reported(call) && is_error(call, kind) && (p->every || p->ranks == 3 || odd == (number + i) % p->ranks))
                     run_case(call, &c);
-                number += odd == p->ranks - 1; /* the usual run takes each rank in turn */
+                number += odd == p->ranks - 1;
             }
 }
 
@@ -246,7 +278,7 @@ static void run_all(void)
         run_job_of((ranks_run){.size = p.ranks, .body = differ, .context = &p});
         for (p.index = 0; p.index < collective_call_count; p.index++)
             for (p.odd = 0; p.odd < p.ranks; p.odd++)
-                if (*reported(&collective_calls[p.index]) && (every || (p.ranks == 2 && p.index % 4 == 2 * p.odd)))
+                if (*reported(&collective_calls[p.index]) && (every || p.index % (4 * (p.ranks - 1)) == 2 * p.odd))
                     run_job_of((ranks_run){.size = p.ranks, .body = one_leaves, .context = &p});
     }
 }

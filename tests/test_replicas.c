@@ -18,12 +18,12 @@ static const struct {
     difference what;
     const char *text;
 } differences[] = {
-    {NAME, "rank 2: *: the replicas differ: here it is \"c\" float32 [[]4, 3] local, on rank 0 \"b\" float32 [[]4, "
+    {NAME, "rank 2: *: the replicas differ: here it is \"c\" float32 [[]4, 3] local, on ranks 0 and 1 \"b\" float32 [[]4, "
            "3] local"},
-    {SHAPE, "rank 2: *: the replicas differ: here it is \"b\" float32 [[]3, 4] local, on rank 0 \"b\" float32 [[]4, "
+    {SHAPE, "rank 2: *: the replicas differ: here it is \"b\" float32 [[]3, 4] local, on ranks 0 and 1 \"b\" float32 [[]4, "
             "3] local"},
-    {DTYPE, "rank 2: *: the replicas differ: here it is \"b\" float64 *, on rank 0 \"b\" float32 *"},
-    {COUNT, "rank 2: *: the replicas differ: here it is nothing more, on rank 0 \"b\" float32 *"},
+    {DTYPE, "rank 2: *: the replicas differ: here it is \"b\" float64 *, on ranks 0 and 1 \"b\" float32 *"},
+    {COUNT, "rank 2: *: the replicas differ: here it is nothing more, on ranks 0 and 1 \"b\" float32 *"},
 };
 
 static void tells_what_differs(shard_group *world, void *context)
@@ -94,7 +94,7 @@ static void tells_values(shard_group *world, void *context)
             shard_step(sgd);
             ck_assert_double_eq(value_at(b, 0), 1.0);
             check_error(shard_last_status(), "rank 1: *: the replicas differ: here it is \"b\" float32 [[]300001] local "
-                                             "with values of hash *, on rank 0 \"b\" *");
+                                             "with values of hash *, on ranks 0 and 2 \"b\" *");
             ck_assert_int_eq(status, shard_group_rank(world) == 1 ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
         } else {
             check_ok(status);
@@ -172,10 +172,10 @@ static void tells_of_frozen(shard_group *world, void *context)
         if (dp)
             shard_backward(shard_sum(a));
         check_error(shard_last_status(),
-                    which ? "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen, on rank 0 "
+                    which ? "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen, on ranks 0 and 1 "
                             "\"b\" float32 [[]4] local"
                           : "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen with values "
-                            "of hash *, on rank 0 *");
+                            "of hash *, on ranks 0 and 1 *");
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
     }

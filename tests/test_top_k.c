@@ -209,7 +209,7 @@ static void fails_together(shard_group *world, void *context)
         ck_assert_ptr_null(shard_top_k(x, rank == 1 ? 10 : 3, NULL));
         check_error(rank == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_top_k: k is 10*");
         ck_assert_ptr_null(shard_top_k(x, rank == 2 ? 2 : 3, NULL));
-        check_error(SHARD_ERROR_MISMATCH, "shard_top_k: dtype, k or whole shape on rank 2 differ from those on rank 0*");
+        check_error(SHARD_ERROR_MISMATCH, "shard_top_k: dtype, k or whole shape on rank 2 differ from those on ranks 0 and 1*");
         shard_tensor *gap = shard_as_split(shard_zeros(SHARD_SHAPE(2, 2)), 1, world, 3 * rank, 9);
         ck_assert_ptr_null(shard_argmax(gap, 1, false));
         check_error(SHARD_ERROR_MISMATCH, "shard_argmax: rank 1 has the elements from 3 on where 2 comes next *");

@@ -393,7 +393,7 @@ static void compares_lists(shard_group *world, void *context)
         shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         ck_assert_ptr_null(shard_zero_optimizer(sgd));
         check_error(shard_last_status(),
-                    "*rank 2: shard_zero_optimizer: the replicas differ: here it is \"q\" float32 *on rank 0 \"p\"*");
+                    "*rank 2: shard_zero_optimizer: the replicas differ: here it is \"q\" float32 *on ranks 0 and 1 \"p\"*");
         shard_optimizer_destroy(sgd);
     }
 }
@@ -472,38 +472,39 @@ static shard_optimizer *optimizer_of(const case_of_settings *c, shard_tensors *l
     .sgd = SHARD_SGD_OPTIONS_INIT, .adam = SHARD_ADAM_OPTIONS_INIT, .lars = SHARD_LARS_OPTIONS_INIT,                             \
     .lamb = SHARD_LAMB_OPTIONS_INIT, .group = SHARD_PARAM_GROUP_OPTIONS_INIT
 static const case_of_settings different[] = {
-    {USUAL, .zero.stage = 2, .error = "stage 2, on rank 0 stage 1"},
-    {USUAL, .zero.partition = SHARD_ZERO_WHOLE, .error = "partition SHARD_ZERO_WHOLE, on rank 0 partition SHARD_ZERO_EVEN"},
-    {USUAL, .zero.bucket_mib = 0.5, .error = "bucket_mib 0.5, on rank 0 bucket_mib 25"},
-    {USUAL, .zero.overlap = true, .error = "overlap true, on rank 0 overlap false"},
-    {USUAL, .sgd.lr = 0.1, .error = "lr 0.1, on rank 0 lr 0.001"},
-    {USUAL, .lr = 0.25, .error = "lr 0.25, on rank 0 lr 0.001"},
-    {USUAL, .sgd.weight_decay = 0.5, .error = "weight_decay 0.5, on rank 0 weight_decay 0"},
-    {USUAL, .sgd.decay_1d = false, .error = "decay_1d false, on rank 0 decay_1d true"},
-    {USUAL, .sgd.momentum = 0.9, .error = "momentum 0.9,*on rank 0 momentum 0,*"},
-    {USUAL, .sgd.dampening = 0.5, .error = "*dampening 0.5,*on rank 0 *dampening 0,*"},
-    {USUAL, .group.lr_scale = 2, .error = "lr_scale 2 and * of group 1, on rank 0 lr_scale 1 and * of group 1"},
-    {USUAL, .group.weight_decay = 2, .error = "*weight_decay 2 of group 1, on rank 0 *weight_decay -1 of group 1"},
-    {USUAL, .group.weight_decay = 0, .error = "*weight_decay 0 of group 1, on rank 0 *weight_decay -1 of group 1"},
-    {USUAL, .group.decay_1d = 1, .error = "decay_1d 1 of group 1, on rank 0 decay_1d -1 of group 1"},
-    {USUAL, .group.decay_1d = 0, .error = "decay_1d 0 of group 1, on rank 0 decay_1d -1 of group 1"},
-    {USUAL, .optimizer = 1, .error = "optimizer shard_adam, on rank 0 optimizer shard_sgd"},
+    {USUAL, .zero.stage = 2, .error = "stage 2, on ranks 0 and 1 stage 1"},
+    {USUAL, .zero.partition = SHARD_ZERO_WHOLE,
+     .error = "partition SHARD_ZERO_WHOLE, on ranks 0 and 1 partition SHARD_ZERO_EVEN"},
+    {USUAL, .zero.bucket_mib = 0.5, .error = "bucket_mib 0.5, on ranks 0 and 1 bucket_mib 25"},
+    {USUAL, .zero.overlap = true, .error = "overlap true, on ranks 0 and 1 overlap false"},
+    {USUAL, .sgd.lr = 0.1, .error = "lr 0.1, on ranks 0 and 1 lr 0.001"},
+    {USUAL, .lr = 0.25, .error = "lr 0.25, on ranks 0 and 1 lr 0.001"},
+    {USUAL, .sgd.weight_decay = 0.5, .error = "weight_decay 0.5, on ranks 0 and 1 weight_decay 0"},
+    {USUAL, .sgd.decay_1d = false, .error = "decay_1d false, on ranks 0 and 1 decay_1d true"},
+    {USUAL, .sgd.momentum = 0.9, .error = "momentum 0.9,*on ranks 0 and 1 momentum 0,*"},
+    {USUAL, .sgd.dampening = 0.5, .error = "*dampening 0.5,*on ranks 0 and 1 *dampening 0,*"},
+    {USUAL, .group.lr_scale = 2, .error = "lr_scale 2 and * of group 1, on ranks 0 and 1 lr_scale 1 and * of group 1"},
+    {USUAL, .group.weight_decay = 2, .error = "*weight_decay 2 of group 1, on ranks 0 and 1 *weight_decay -1 of group 1"},
+    {USUAL, .group.weight_decay = 0, .error = "*weight_decay 0 of group 1, on ranks 0 and 1 *weight_decay -1 of group 1"},
+    {USUAL, .group.decay_1d = 1, .error = "decay_1d 1 of group 1, on ranks 0 and 1 decay_1d -1 of group 1"},
+    {USUAL, .group.decay_1d = 0, .error = "decay_1d 0 of group 1, on ranks 0 and 1 decay_1d -1 of group 1"},
+    {USUAL, .optimizer = 1, .error = "optimizer shard_adam, on ranks 0 and 1 optimizer shard_sgd"},
 };
 /* Of the same optimizer, then. */
 static const case_of_settings others[] = {
-    {USUAL, .optimizer = 1, .adam.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
-    {USUAL, .optimizer = 1, .adam.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
-    {USUAL, .optimizer = 2, .adam.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-08,*"},
-    {USUAL, .optimizer = 2, .adam.amsgrad = true, .error = "* amsgrad true,*on rank 0 *amsgrad false"},
-    {USUAL, .optimizer = 3, .lars.momentum = 0.5, .error = "momentum 0.5,*on rank 0 momentum 0,*"},
-    {USUAL, .optimizer = 3, .lars.dampening = 0.5, .error = "* dampening 0.5,*on rank 0 *dampening 0,*"},
+    {USUAL, .optimizer = 1, .adam.beta1 = 0.5, .error = "beta1 0.5,*on ranks 0 and 1 beta1 0.9,*"},
+    {USUAL, .optimizer = 1, .adam.beta2 = 0.5, .error = "* beta2 0.5,*on ranks 0 and 1 *beta2 0.999,*"},
+    {USUAL, .optimizer = 2, .adam.eps = 0.5, .error = "* eps 0.5,*on ranks 0 and 1 *eps 1e-08,*"},
+    {USUAL, .optimizer = 2, .adam.amsgrad = true, .error = "* amsgrad true,*on ranks 0 and 1 *amsgrad false"},
+    {USUAL, .optimizer = 3, .lars.momentum = 0.5, .error = "momentum 0.5,*on ranks 0 and 1 momentum 0,*"},
+    {USUAL, .optimizer = 3, .lars.dampening = 0.5, .error = "* dampening 0.5,*on ranks 0 and 1 *dampening 0,*"},
     {USUAL, .optimizer = 3, .lars.trust_coefficient = 0.5,
-     .error = "* trust_coefficient 0.5,*on rank 0 *trust_coefficient 0.001,*"},
-    {USUAL, .optimizer = 3, .lars.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 0,*"},
-    {USUAL, .optimizer = 3, .lars.adapt_1d = true, .error = "adapt_1d true, on rank 0 adapt_1d false"},
-    {USUAL, .optimizer = 4, .lamb.beta1 = 0.5, .error = "beta1 0.5,*on rank 0 beta1 0.9,*"},
-    {USUAL, .optimizer = 4, .lamb.beta2 = 0.5, .error = "* beta2 0.5,*on rank 0 *beta2 0.999,*"},
-    {USUAL, .optimizer = 4, .lamb.eps = 0.5, .error = "* eps 0.5,*on rank 0 *eps 1e-06"},
+     .error = "* trust_coefficient 0.5,*on ranks 0 and 1 *trust_coefficient 0.001,*"},
+    {USUAL, .optimizer = 3, .lars.eps = 0.5, .error = "* eps 0.5,*on ranks 0 and 1 *eps 0,*"},
+    {USUAL, .optimizer = 3, .lars.adapt_1d = true, .error = "adapt_1d true, on ranks 0 and 1 adapt_1d false"},
+    {USUAL, .optimizer = 4, .lamb.beta1 = 0.5, .error = "beta1 0.5,*on ranks 0 and 1 beta1 0.9,*"},
+    {USUAL, .optimizer = 4, .lamb.beta2 = 0.5, .error = "* beta2 0.5,*on ranks 0 and 1 *beta2 0.999,*"},
+    {USUAL, .optimizer = 4, .lamb.eps = 0.5, .error = "* eps 0.5,*on ranks 0 and 1 *eps 1e-06"},
 };
 
 /* Of the first rank's case on all others. */

@@ -7,7 +7,8 @@
  * Before each collective the group's ranks compare the call: the public function, sizes and settings (for
  * shard_step: learning rate, optimizer, clip value). A difference (MISMATCH), a failed rank (PEER) or a rank
  * that does not come within SHARD_TIMEOUT seconds (600; TIMEOUT) makes the call fail on every rank with the
- * same text. docs/errors.md has examples, and the rules for forked processes.
+ * same text. Of a difference the text names the first rank whose call or setting is not that of most ranks; of two ranks, and of
+ * equally many, that of the lowest rank counts. docs/errors.md has examples, and the rules for forked processes.
  *
  * Sums of bfloat16 and float16 are accumulated in float32 and rounded once, on every transport. Between
  * GPUs, SHARD_NCCL_REDUCED_PRECISION=1, set on all ranks, lets NCCL sum in its fastest way (in the

@@ -12,7 +12,7 @@
  *
  * Rules for the ranks:
  * - Names, shapes, dtypes, the order of the parameters and which of them are frozen are equal on all replicas. A
- *   difference is an error on all ranks (MISMATCH on the rank that differs, PEER on the others) that names the rank and
+ *   difference is an error on all ranks (MISMATCH on the rank that differs from most, PEER on the others) that names the rank and
  *   the parameter.
  * - Frozen parameters begin with the first replica's values and are compared like the others.
  * - A parameter that requires a gradient and that no rank's backward reaches has a gradient of zeros after it: momentum
@@ -92,9 +92,10 @@ SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, 
  * the host. Of partitioned tensors (ZeRO) no rank has a replica, and they are left out. The list is in the same order on all
  * ranks.
  * MISMATCH on the replicas of the first tensor that differs, PEER on all other ranks, with one text: "rank 0:
- * shard_check_replicas: "fc.weight" float32 [10, 4]: the bits on ranks 2, 3 are not those on rank 0". The lowest rank of the
- * group is not always the right one. Values are not changed; load the last checkpoint. Call it after shard_step. As
- * Megatron-LM's --check-weight-hash-across-dp-replicas-interval. Collective over the world. */
+ * shard_check_replicas: "fc.weight" float32 [10, 4]: the bits on rank 3 are not those on ranks 0, 1 and 2". The bits that most
+ * ranks have count as the right ones, of equally frequent ones the lowest rank's. Values are not changed; load the last
+ * checkpoint. Call it after shard_step. As Megatron-LM's --check-weight-hash-across-dp-replicas-interval. Collective over the
+ * world. */
 SHARD_API SHARD_CHECKED shard_status shard_check_replicas(const shard_tensors *tensors);
 
 /* ---- ZeRO ---- */

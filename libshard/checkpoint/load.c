@@ -11,6 +11,7 @@
 #include "checkpoint/verify.h"
 
 #include "comm/function.h"
+#include "comm/majority.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -98,13 +99,14 @@ typedef struct comparison {
 
 static shard_status compare(const loading *l, const comparison *all)
 {
-    for (int rank = 1; rank < shard_group_size(l->world); rank++) {
-        if (all[rank].hash != all[0].hash)
-            return shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on rank %d than on rank 0", l->path, rank);
-        if (all[rank].skips != all[0].skips)
-            return shard_error(SHARD_ERROR_MISMATCH, "shard_load: .skip_checksums is %s on rank %d and %s on rank 0",
-                               all[rank].skips ? "true" : "false", rank, all[0].skips ? "true" : "false");
-    }
+    shard_majority found;
+    if (shard_find_majority(l->world, &all->hash, sizeof all->hash, sizeof *all, &found))
+        return shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on %s than on %s", l->path, found.differ,
+                           found.agree);
+    if (shard_find_majority(l->world, &all->skips, sizeof all->skips, sizeof *all, &found))
+        return shard_error(SHARD_ERROR_MISMATCH, "shard_load: .skip_checksums is %s on %s and %s on %s",
+                           all[found.odd].skips ? "true" : "false", found.differ, all[found.usual].skips ? "true" : "false",
+                           found.agree);
     return SHARD_OK;
 }
 

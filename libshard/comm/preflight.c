@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "comm/function.h"
+#include "comm/majority.h"
 #include "comm/straggler.h"
 #include "device/graph.h"
 
@@ -132,16 +133,16 @@ static void describe_agreed(const char *mine, const char *other, char *text, siz
     snprintf(text, bytes, " with %.*s", (int)strcspn(mine + start, ";"), mine[start] ? mine + start : "nothing more");
 }
 
-/* "rank 1 calls A while ranks 0 and 2 call B": those that differ from rank 0,
- * or, where all but it agree, from rank 1, first. */
+/* "rank 1 calls A while ranks 0 and 2 call B": the first rank whose call is not that of most ranks, and those that make the
+ * same call, come first. */
 static void describe_difference(const shard_group *group, const call_text *texts, bool *marked, char *out, size_t bytes)
 {
-    int odd = 1;
-    while (odd < group->size - 1 && memcmp(&texts[odd], &texts[0], sizeof *texts) == 0)
-        odd++;
-    const int examples[] = {odd, 0};
-    bool same_calls = strcmp(texts[odd].call, texts[0].call) == 0;
+    shard_majority found;
     out[0] = '\0';
+    if (!shard_find_majority(group, texts, sizeof *texts, sizeof *texts, &found))
+        return; /* fingerprints differ, and so texts, which have a hash of them */
+    const int examples[] = {found.odd, found.usual};
+    bool same_calls = strcmp(texts[found.odd].call, texts[found.usual].call) == 0;
     for (int i = 0; i < 2; i++) {
         const call_text *example = &texts[examples[i]], *other = &texts[examples[1 - i]];
         char agreed[SHARD_FUNCTION_AGREED] = "";

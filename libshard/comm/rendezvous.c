@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "comm/majority.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -214,14 +215,15 @@ static shard_status compare_hellos(const hello *all, int size)
                 "shard_init_with: at place %d of the exchange's result are the bytes of rank %d: `receive` has each "
                 "rank's bytes, rank 0's first, and each process has another .rank",
                 place, one->rank);
-        if (one->size != all[0].size)
-            return shard_error(SHARD_ERROR_MISMATCH, "shard_init_with: .ranks is %d on rank %d and %d on rank 0", one->size,
-                               place, all[0].size);
-        if (memcmp(one->transport, all[0].transport, sizeof one->transport) != 0)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "shard_init_with: SHARD_TRANSPORT is \"%.15s\" on rank %d and \"%.15s\" on rank 0", one->transport,
-                               place, all[0].transport);
     }
+    const shard_group ranks = {.size = size};
+    shard_majority found;
+    if (shard_find_majority(&ranks, &all->size, sizeof all->size, sizeof *all, &found))
+        return shard_error(SHARD_ERROR_MISMATCH, "shard_init_with: .ranks is %d on rank %d and %d on %s", all[found.odd].size,
+                           found.odd, all[found.usual].size, found.agree);
+    if (shard_find_majority(&ranks, all->transport, sizeof all->transport, sizeof *all, &found))
+        return shard_error(SHARD_ERROR_MISMATCH, "shard_init_with: SHARD_TRANSPORT is \"%.15s\" on rank %d and \"%.15s\" on %s",
+                           all[found.odd].transport, found.odd, all[found.usual].transport, found.agree);
     return SHARD_OK;
 }
 

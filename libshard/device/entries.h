@@ -258,8 +258,8 @@ SHARD_KERNEL_ENTRY(shard_status, attention_backward, shard_device *, const shard
  * NULL, or is set to a hash of all n indices. */
 SHARD_KERNEL_ENTRY(shard_status, check_index, shard_device *, int64_t n, const int64_t *index, int64_t limit,
                int64_t ignore_index, const shard_fault *, uint64_t *hash)
-/* The fault (the rank, the first rank, 0) if a rank's hash differs from the first rank's. The ranks' digests
- * begin `stride` bytes, a multiple of 8, from each other. */
+/* The fault (the rank, a rank of most, 0) if a rank's hash differs from that of most ranks: the first of each, of equally
+ * frequent hashes the one that comes first counts. The ranks' digests begin `stride` bytes, a multiple of 8, from each other. */
 SHARD_KERNEL_ENTRY(shard_status, compare_digests, shard_device *, int64_t members, size_t stride, const shard_label_digest *,
                const shard_fault *)
 /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64 labels, or NULL and

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/comm.h"
+#include "comm/majority.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,23 +27,27 @@ shard_status shard_agreement_add(shard_agreement *agreement, char *line)
     return status;
 }
 
-static void report_difference(const shard_agreement *mine, const char *first, int64_t first_bytes, int rank, const char *what)
+/* usual: the lines of the ranks that `found` names. */
+static void report_difference(const shard_agreement *mine, const char *usual, int64_t usual_bytes, const shard_majority *found,
+                              const char *what)
 {
     int64_t at = 0;
-    while (at < mine->bytes && at < first_bytes && strcmp(mine->text + at, first + at) == 0)
-        at += (int64_t)strlen(first + at) + 1;
-    if (at < mine->bytes || at < first_bytes)
-        shard_error(SHARD_ERROR_MISMATCH, "%s: here it is %.150s, on rank %d %.150s", what,
-                    at < mine->bytes ? mine->text + at : "nothing more", rank, at < first_bytes ? first + at : "nothing more");
+    while (at < mine->bytes && at < usual_bytes && strcmp(mine->text + at, usual + at) == 0)
+        at += (int64_t)strlen(usual + at) + 1;
+    if (at < mine->bytes || at < usual_bytes)
+        shard_error(SHARD_ERROR_MISMATCH, "%s: here it is %.150s, on %s %.150s", what,
+                    at < mine->bytes ? mine->text + at : "nothing more", found->agree,
+                    at < usual_bytes ? usual + at : "nothing more");
 }
 
-static shard_status find_difference(const shard_agreement *mine, int64_t first_bytes, shard_group *group, const char *what)
+static shard_status find_difference(const shard_agreement *mine, int64_t usual_bytes, const shard_majority *found,
+                                    shard_group *group, const char *what)
 {
-    bool first = shard_group_rank(group) == 0;
-    char *text = first ? mine->text : shard_calloc((size_t)first_bytes, 1);
-    if (shard_group_broadcast(group, NULL, text, first_bytes, SHARD_UINT8, 0) == SHARD_OK && !first)
-        report_difference(mine, text, first_bytes, shard_group_world_rank(group, 0), what);
-    if (!first)
+    bool sends = shard_group_rank(group) == found->usual;
+    char *text = sends ? mine->text : shard_calloc((size_t)usual_bytes, 1);
+    if (shard_group_broadcast(group, NULL, text, usual_bytes, SHARD_UINT8, found->usual) == SHARD_OK && !sends)
+        report_difference(mine, text, usual_bytes, found, what);
+    if (!sends)
         free(text);
     return shard_agree(group);
 }
@@ -53,11 +58,9 @@ shard_status shard_agreement_check(shard_agreement *agreement, shard_group *grou
     summary mine = {.hash = shard_hash_bytes(SHARD_HASH_START, agreement->text, agreement->bytes), .bytes = agreement->bytes};
     summary *all = shard_calloc((size_t)size, sizeof *all);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
-    bool same = true;
-    for (int member = 0; member < size && status == SHARD_OK; member++)
-        same &= all[member].hash == all[0].hash && all[member].bytes == all[0].bytes;
-    if (status == SHARD_OK && !same)
-        status = find_difference(agreement, all[0].bytes, group, what);
+    shard_majority found;
+    if (status == SHARD_OK && shard_find_majority(group, all, sizeof *all, sizeof *all, &found))
+        status = find_difference(agreement, all[found.usual].bytes, &found, group, what);
     free(all);
     free(agreement->text);
     *agreement = (shard_agreement){0};

@@ -1,5 +1,5 @@
 /* Compares the arguments of ranks. Each rank adds lines of text, and the ranks exchange a hash of them. Only if hashes
- * differ, the first rank's lines are sent to the others, so that the error names the first difference. */
+ * differ, a rank sends the lines that most ranks have, so that the error of the others names the first difference. */
 #ifndef SHARD_DIST_AGREE_H
 #define SHARD_DIST_AGREE_H
 
@@ -14,9 +14,9 @@ typedef struct shard_agreement {
 /* Adds a line that malloc allocated, and frees it. NULL: the line could not be made, and the thread has the error. */
 shard_status shard_agreement_add(shard_agreement *agreement, char *line);
 
-/* Compares the arguments of all ranks of the group with the first one's, and frees them. If they differ, all ranks
- * have an error (MISMATCH on the rank that differs, PEER on the others), as in "rank 2: `what`: here it is ..., on
- * rank 0 ..."; an error of one rank is an error on all. Collective over group, also for a rank that has failed. */
+/* Compares the arguments of all ranks of the group, and frees them. If they differ, all ranks have an error (MISMATCH on those
+ * that differ from most ranks, of two ranks on the second; PEER on the others), as in "rank 2: `what`: here it is ..., on ranks
+ * 0 and 1 ..."; an error of one rank is an error on all. Collective over group, also for a rank that has failed. */
 shard_status shard_agreement_check(shard_agreement *agreement, shard_group *group, const char *what);
 
 #endif

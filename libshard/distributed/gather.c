@@ -6,6 +6,7 @@
 #include "distributed/distributed.h"
 
 #include "comm/function.h"
+#include "comm/majority.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -97,32 +98,41 @@ static const shard_node_type gather_type = {.name = "gather", .backward = gather
 
 /* The placement and shape of each rank's shard. */
 typedef struct gather_offer {
-    int64_t ndim, dtype, dim;
-    int64_t size[SHARD_MAX_DIMS];
+    int64_t along; /* the size along dim, which may differ between ranks */
+    struct {
+        int64_t ndim, dtype, dim, size[SHARD_MAX_DIMS]; /* size[dim] is 0 */
+    } fixed;
 } gather_offer;
 
-/* Whether the ranks' shards can be joined; the result is the same on all ranks. */
-static bool offers_fit(const gather_offer *offers, int size, const shard_group *group)
+static gather_offer make_offer(const shard_tensor *x, int dim)
 {
-    for (int i = 1; i < size; i++) {
-        bool fits = offers[i].ndim == offers[0].ndim && offers[i].dtype == offers[0].dtype && offers[i].dim == offers[0].dim;
-        for (int d = 0; d < offers[0].ndim && fits; d++)
-            fits = d == offers[0].dim || offers[i].size[d] == offers[0].size[d];
-        if (fits)
-            continue;
-        shard_shape mine = {.ndim = (int)offers[i].ndim}, first = {.ndim = (int)offers[0].ndim};
-        for (int d = 0; d < SHARD_MAX_DIMS; d++) {
-            mine.dim[d] = offers[i].size[d];
-            first.dim[d] = offers[0].size[d];
-        }
-        shard_error(SHARD_ERROR_MISMATCH,
-                    "shard_gather_from_group: rank %d has %s %s along %" PRId64 ", rank %d has %s %s along %" PRId64,
-                    shard_group_world_rank(group, i), shard_dtype_name((shard_dtype)offers[i].dtype), shard_shape_text(&mine),
-                    offers[i].dim, shard_group_world_rank(group, 0), shard_dtype_name((shard_dtype)offers[0].dtype),
-                    shard_shape_text(&first), offers[0].dim);
-        return false;
-    }
-    return true;
+    gather_offer offer = {.along = x->shape.dim[dim], .fixed = {.ndim = x->shape.ndim, .dtype = (int64_t)x->dtype, .dim = dim}};
+    for (int d = 0; d < x->shape.ndim; d++)
+        offer.fixed.size[d] = d == dim ? 0 : x->shape.dim[d];
+    return offer;
+}
+
+static shard_shape offered_shape(const gather_offer *offer)
+{
+    shard_shape shape = {.ndim = (int)offer->fixed.ndim};
+    for (int d = 0; d < shape.ndim; d++)
+        shape.dim[d] = d == offer->fixed.dim ? offer->along : offer->fixed.size[d];
+    return shape;
+}
+
+/* Whether the ranks' shards can be joined; the result is the same on all ranks. */
+static bool offers_fit(const gather_offer *offers, const shard_group *group)
+{
+    shard_majority found;
+    if (!shard_find_majority(group, &offers->fixed, sizeof offers->fixed, sizeof *offers, &found))
+        return true;
+    const gather_offer *odd = &offers[found.odd], *usual = &offers[found.usual];
+    shard_shape shapes[] = {offered_shape(odd), offered_shape(usual)};
+    shard_error(SHARD_ERROR_MISMATCH, "shard_gather_from_group: rank %d has %s %s along %" PRId64 ", %s %s %s along %" PRId64,
+                shard_group_world_rank(group, found.odd), shard_dtype_name((shard_dtype)odd->fixed.dtype),
+                shard_shape_text(&shapes[0]), odd->fixed.dim, found.agree, shard_dtype_name((shard_dtype)usual->fixed.dtype),
+                shard_shape_text(&shapes[1]), usual->fixed.dim);
+    return false;
 }
 
 static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
@@ -136,7 +146,7 @@ static shard_status add_up(const gather_offer *offers, int size, int dim, shard_
 {
     whole->dim[dim] = 0;
     for (int i = 0; i < size; i++) {
-        ranges[i] = (shard_range){.start = whole->dim[dim], .size = offers[i].size[dim]};
+        ranges[i] = (shard_range){.start = whole->dim[dim], .size = offers[i].along};
         if (__builtin_add_overflow(whole->dim[dim], ranges[i].size, &whole->dim[dim]))
             return shard_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the ranks' sizes along dimension %d overflow", dim);
     }
@@ -173,12 +183,9 @@ shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *gro
     int size = shard_group_size(group);
     if (size == 1)
         return shard_reshape(x, x->shape);
-    gather_offer mine = {.ndim = x->shape.ndim, .dtype = (int32_t)x->dtype, .dim = dim};
-    for (int d = 0; d < x->shape.ndim; d++)
-        mine.size[d] = x->shape.dim[d];
-    gather_offer *offers = shard_calloc((size_t)size, sizeof *offers);
+    gather_offer mine = make_offer(x, dim), *offers = shard_calloc((size_t)size, sizeof *offers);
     shard_tensor *y = NULL;
-    if (shard_group_exchange(group, &mine, sizeof mine, offers) == SHARD_OK && offers_fit(offers, size, group))
+    if (shard_group_exchange(group, &mine, sizeof mine, offers) == SHARD_OK && offers_fit(offers, group))
         y = gather_offered(x, dim, offers, group);
     free(offers);
     return y;

@@ -3,6 +3,7 @@
 
 #include "base/options.h"
 #include "comm/function.h"
+#include "comm/majority.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -100,14 +101,14 @@ static shard_status fit_to_world(grid *wanted, int world)
 }
 
 /* Checks that all ranks have the same grid. The result is the same on every rank. */
-static shard_status compare_grids(const grid *grids, int size)
+static shard_status compare_grids(const grid *grids)
 {
     char text[2][TEXT_BYTES];
-    for (int rank = 1; rank < size; rank++)
-        if (memcmp(&grids[rank], &grids[0], sizeof *grids) != 0)
-            return shard_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank %d asks for %s, rank 0 for %s", rank,
-                               grid_text(&grids[rank], text[0]), grid_text(&grids[0], text[1]));
-    return SHARD_OK;
+    shard_majority found;
+    if (!shard_find_majority(shard_world(), grids, sizeof *grids, sizeof *grids, &found))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank %d asks for %s, %s for %s", found.odd,
+                       grid_text(&grids[found.odd], text[0]), found.agree, grid_text(&grids[found.usual], text[1]));
 }
 
 static shard_group *split_world(int color)
@@ -142,7 +143,7 @@ static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *opti
         status = fit_to_world(&mesh->grid, size);
     status = status == SHARD_OK ? shard_group_exchange(world, &mesh->grid, sizeof *grids, grids) : shard_group_fail(world);
     if (status == SHARD_OK)
-        status = compare_grids(grids, size);
+        status = compare_grids(grids);
     free(grids);
     for (int axis = 0; status == SHARD_OK && axis < mesh->grid.axes; axis++)
         status = make_groups_of(mesh, axis, shard_group_rank(world));

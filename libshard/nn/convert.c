@@ -2,6 +2,7 @@
 #include "nn/nn.h"
 
 #include "comm/function.h"
+#include "comm/majority.h"
 #include "distributed/distributed.h"
 
 #include <fnmatch.h>
@@ -65,10 +66,10 @@ static shard_status compare_calls(const conversion *c, const char *layer, const 
     if (!all)
         return shard_group_fail(group);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
-    for (int i = 1; i < shard_group_size(group) && status == SHARD_OK; i++)
-        if (strcmp(all[i].what, all[0].what) != 0)
-            status = shard_error(SHARD_ERROR_MISMATCH, "%s: rank %d converts %s, rank %d %s", c->function,
-                                 shard_group_world_rank(group, i), all[i].what, shard_group_world_rank(group, 0), all[0].what);
+    shard_majority found;
+    if (status == SHARD_OK && shard_find_majority(group, all, sizeof all->what, sizeof *all, &found))
+        status = shard_error(SHARD_ERROR_MISMATCH, "%s: rank %d converts %s, %s %s", c->function,
+                             shard_group_world_rank(group, found.odd), all[found.odd].what, found.agree, all[found.usual].what);
     *first = status == SHARD_OK ? all[0] : mine;
     free(all);
     return status;

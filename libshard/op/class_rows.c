@@ -2,6 +2,7 @@
 #include "op/class_rows.h"
 
 #include "base/hash.h"
+#include "comm/majority.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -161,32 +162,39 @@ static part_head local_head(const shard_class_rows *rows)
                        .dtype = (rows->x ? rows->x : rows->logits)->dtype};
 }
 
+/* All of a head but the range of classes is the same on every rank. */
+static shard_status check_common(const shard_class_rows *rows, const part_head *head)
+{
+    const char *operand = rows->x ? "x" : "logits";
+    shard_majority found;
+    if (shard_find_majority(rows->group, &head->dtype, sizeof head->dtype, sizeof *head, &found))
+        return shard_error(SHARD_ERROR_MISMATCH,
+                           "%s: rank %d has %s of %s, %s of %s; they must be of one type, autocast on or off, on every rank",
+                           rows->function, shard_group_world_rank(rows->group, found.odd), operand,
+                           shard_dtype_name(head[found.odd].dtype), found.agree, shard_dtype_name(head[found.usual].dtype));
+    if (shard_find_majority(rows->group, &head->rows, sizeof head->rows, sizeof *head, &found))
+        return shard_error(SHARD_ERROR_MISMATCH,
+                           "%s: rank %d has %s of %" PRId64 " rows, %s of %" PRId64 "; every rank needs the same rows",
+                           rows->function, shard_group_world_rank(rows->group, found.odd), operand, head[found.odd].rows,
+                           found.agree, head[found.usual].rows);
+    if (shard_find_majority(rows->group, &head->options, sizeof head->options, sizeof *head, &found))
+        return shard_error(
+            SHARD_ERROR_MISMATCH,
+            "%s: options or the number of classes on %s differ from those on %s; they must be the same on every rank",
+            rows->function, found.differ, found.agree);
+    return SHARD_OK;
+}
+
 /* All ranks check the same headers, so that all get the same error. */
 static shard_status check_heads(const shard_class_rows *rows, const part_head *head)
 {
     int64_t next = 0;
+    SHARD_TRY(check_common(rows, head));
     for (int member = 0; member < rows->members; member++) {
-        int rank = shard_group_world_rank(rows->group, member), rank0 = shard_group_world_rank(rows->group, 0);
-        if (head[member].dtype != head[0].dtype)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "%s: rank %d has %s of %s, rank %d of %s; they must be of one type, autocast on or off, on "
-                               "every rank",
-                               rows->function, rank, rows->x ? "x" : "logits", shard_dtype_name(head[member].dtype), rank0,
-                               shard_dtype_name(head[0].dtype));
-        if (head[member].rows != head[0].rows)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "%s: rank %d has %s of %" PRId64 " rows, rank %d of %" PRId64 "; every rank needs the same rows",
-                               rows->function, rank, rows->x ? "x" : "logits", head[member].rows, rank0, head[0].rows);
-        if (head[member].options != head[0].options)
-            return shard_error(
-                SHARD_ERROR_MISMATCH,
-                "%s: options or the number of classes on rank %d differ from those on rank %d; they must be the same on "
-                "every rank",
-                rows->function, rank, rank0);
         if (head[member].start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the logits from class %" PRId64 " on where class %" PRId64 " comes next",
-                               rows->function, rank, head[member].start, next);
+                               rows->function, shard_group_world_rank(rows->group, member), head[member].start, next);
         next += head[member].size;
     }
     if (next != rows->shape.classes)

@@ -9,6 +9,7 @@
 
 #include "base/math.h"
 #include "comm/function.h"
+#include "comm/majority.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -52,22 +53,25 @@ static const shard_node_type search_type = {.name = "top_k", .backward = search_
 /* ---- exchange between ranks ---- */
 
 typedef struct part_head {
-    int64_t count, lines; /* outer * inner */
-    int64_t dtype, whole, start, size;
+    struct {
+        int64_t count, lines; /* outer * inner */
+        int64_t dtype, whole;
+    } common; /* the same on all ranks */
+    int64_t start, size;
 } part_head;
 
 /* All ranks check the same headers, so that all get the same error. */
 static shard_status check_heads(const search *s, const part_head *head)
 {
     int64_t next = 0;
+    shard_majority found;
+    if (shard_find_majority(s->group, &head->common, sizeof head->common, sizeof *head, &found))
+        return shard_error(SHARD_ERROR_MISMATCH,
+                           "%s: dtype, k or whole shape on %s differ from those on %s; they must be the same on every rank",
+                           s->function, found.differ, found.agree);
     for (int member = 0; member < shard_group_size(s->group); member++) {
         const part_head *own = &head[member];
-        int rank = shard_group_world_rank(s->group, member), rank0 = shard_group_world_rank(s->group, 0);
-        if (own->count != head->count || own->lines != head->lines || own->dtype != head->dtype || own->whole != head->whole)
-            return shard_error(
-                SHARD_ERROR_MISMATCH,
-                "%s: dtype, k or whole shape on rank %d differ from those on rank %d; they must be the same on every rank",
-                s->function, rank, rank0);
+        int rank = shard_group_world_rank(s->group, member);
         if (own->start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the elements from %" PRId64 " on where %" PRId64 " comes next along the split "
@@ -75,18 +79,18 @@ static shard_status check_heads(const search *s, const part_head *head)
                                s->function, rank, own->start, next);
         next += own->size;
     }
-    if (next == head->whole)
+    if (next == head->common.whole)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_MISMATCH, "%s: the ranks have %" PRId64 " of %" PRId64 " elements along the split dimension",
-                       s->function, next, head->whole);
+                       s->function, next, head->common.whole);
 }
 
 static shard_status compare_calls(const search *s)
 {
-    part_head head = {.count = s->count,
-                      .lines = s->axis.outer * s->axis.inner,
-                      .dtype = (int64_t)s->x->dtype,
-                      .whole = s->x->placement.whole,
+    part_head head = {.common = {.count = s->count,
+                                 .lines = s->axis.outer * s->axis.inner,
+                                 .dtype = (int64_t)s->x->dtype,
+                                 .whole = s->x->placement.whole},
                       .start = s->start,
                       .size = s->axis.size};
     part_head *heads = shard_calloc((size_t)shard_group_size(s->group), sizeof *heads);

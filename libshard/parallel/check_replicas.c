@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "comm/function.h"
+#include "comm/majority.h"
 #include "op/op.h"
 #include "parallel/unit.h"
 
@@ -63,8 +64,7 @@ shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash)
 /* The first tensor of a list whose replicas differ. */
 typedef struct difference {
     int64_t index; /* INT64_MAX: none */
-    char ranks[160];
-    int first; /* the lowest rank of the replica group */
+    shard_majority ranks;
 } difference;
 
 /* The ranks over which a tensor is replicated; NULL: it has no replicas, or ranks partition it. */
@@ -89,18 +89,6 @@ static shard_status hash_tensor(const shard_tensors *list, int64_t index, uint64
     return SHARD_OK;
 }
 
-/* all [ranks][count]: the ranks whose hash of tensor `at` is not the lowest rank's, as "1, 3"; "" if there are none. */
-static void list_ranks(const shard_group *group, const int64_t *all, int64_t count, int64_t at, char *text, size_t bytes)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (int member = 1; member < shard_group_size(group); member++)
-        if (all[member * count + at] != all[at] && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", shard_group_world_rank(group, member));
-    if (used >= bytes)
-        memcpy(text + bytes - 4, "...", 4);
-}
-
 /* Hashes the `count` tensors of the list that are replicated over one group, at index [count], and exchanges the hashes. */
 static shard_status compare_over(shard_group *group, const shard_tensors *list, const int64_t *index, int64_t count,
                                  difference *found)
@@ -111,15 +99,9 @@ static shard_status compare_over(shard_group *group, const shard_tensors *list, 
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
         status = hash_tensor(list, index[i], (uint64_t *)&mine[i]);
     status = status == SHARD_OK ? shard_group_all_gather_equal(group, NULL, mine, all, count, SHARD_INT64) : shard_group_fail(group);
-    for (int64_t i = 0; i < count && status == SHARD_OK && index[i] < found->index; i++) {
-        char differ[sizeof found->ranks];
-        list_ranks(group, all, count, i, differ, sizeof differ);
-        if (!differ[0])
-            continue;
-        found->index = index[i];
-        found->first = shard_group_world_rank(group, 0);
-        memcpy(found->ranks, differ, sizeof differ);
-    }
+    for (int64_t i = 0; i < count && status == SHARD_OK && index[i] < found->index; i++)
+        if (shard_find_majority(group, &all[i], sizeof *all, (size_t)count * sizeof *all, &found->ranks))
+            found->index = index[i];
     free(mine);
     free(all);
     return status;
@@ -155,8 +137,8 @@ shard_status shard_check_replicas(const shard_tensors *tensors)
     if (status == SHARD_OK && found.index < INT64_MAX) {
         char *text = describe(tensors, found.index);
         if (text)
-            shard_error(SHARD_ERROR_MISMATCH, "shard_check_replicas: %.200s: the bits on ranks %s are not those on rank %d", text,
-                        found.ranks, found.first);
+            shard_error(SHARD_ERROR_MISMATCH, "shard_check_replicas: %.200s: the bits on %s are not those on %s", text,
+                        found.ranks.differ, found.ranks.agree);
         free(text);
     }
     return shard_agree(shard_world());

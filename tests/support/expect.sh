@@ -16,14 +16,15 @@ expect() {
     check_output "$name" "$code" "$pattern" $?
 }
 
-# check_output NAME CODE PATTERN STATUS: the same for a command that has run into $output.
+# check_output NAME CODE PATTERN STATUS: the same for a command that has run into $output. A sanitizer's report is a failure,
+# also of a process whose exit code the command does not pass on.
 check_output() {
     # shellcheck disable=SC2254 # a pattern
     case $4 in
-    $2) grep -qE -- "$3" "$output" && return ;;
+    $2) grep -qE -- "$3" "$output" && ! grep -qE '(WARNING|ERROR): [A-Z][a-z]+Sanitizer' "$output" && return ;;
     esac
     failed=$((failed + 1))
-    echo "$1: exit code $4 instead of $2, or no \"$3\" in:"
+    echo "$1: exit code $4 instead of $2, no \"$3\", or a sanitizer's report in:"
     sed 's/^/    /' "$output"
 }
 

@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/hash.h"
 #include "comm/backends.h"
+#include "comm/majority.h"
 #include "comm/preflight.h"
 
 #include <stdio.h>
@@ -130,15 +131,14 @@ static void find_refusal(const shard_group *group, const void *offers, char *tex
 /* Where settings differ NCCL's calls would too. */
 static shard_status check_settings(const shard_group *group, const void *offers)
 {
-    int32_t first = offer_of(offers, 0).reduced_precision;
-    for (int member = 1; member < group->size; member++) {
-        int32_t other = offer_of(offers, member).reduced_precision;
-        if (other != first)
-            return shard_error(SHARD_ERROR_MISMATCH,
-                               "SHARD_NCCL_REDUCED_PRECISION is %d on rank %d and %d on rank %d; all ranks need the same",
-                               (int)first, group->world_ranks[0], (int)other, group->world_ranks[member]);
-    }
-    return SHARD_OK;
+    shard_majority found;
+    const char *settings = (const char *)offers + offsetof(nccl_offer, reduced_precision);
+    if (!shard_find_majority(group, settings, sizeof offer_of(offers, 0).reduced_precision, SHARD_OFFER_BYTES, &found))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_MISMATCH,
+                       "SHARD_NCCL_REDUCED_PRECISION is %d on rank %d and %d on %s; all ranks need the same",
+                       (int)offer_of(offers, found.odd).reduced_precision, group->world_ranks[found.odd],
+                       (int)offer_of(offers, found.usual).reduced_precision, found.agree);
 }
 
 /* The first rank names the communicator, and all enter it. */

@@ -8,6 +8,7 @@
 #include "device/cuda/kernel.cuh"
 
 #include "base/hash.h"
+#include "base/majority.h"
 
 using namespace shard;
 
@@ -138,13 +139,14 @@ shard_status shard_cuda_check_pairs(shard_device *device, int64_t pairs, const i
 static __global__ void compare(int64_t members, int64_t stride, const shard_label_digest *digest, uint64_t what,
                                shard_cuda_fault *fault)
 {
-    for (int64_t member = 1; member < members; member++) {
-        const shard_label_digest *other = (const shard_label_digest *)((const char *)digest + member * stride);
-        if (other->hash != digest->hash) {
-            note_fault(fault, what, other->rank, digest->rank, 0);
-            return;
-        }
-    }
+    const size_t bytes = sizeof digest->hash, step = (size_t)stride;
+    if (shard_first_other(digest, bytes, step, members, 0) == members)
+        return;
+    int64_t usual = shard_first_usual(digest, bytes, step, members);
+    int64_t odd = shard_first_other(digest, bytes, step, members, usual);
+    const shard_label_digest *other = (const shard_label_digest *)((const char *)digest + odd * stride);
+    const shard_label_digest *most = (const shard_label_digest *)((const char *)digest + usual * stride);
+    note_fault(fault, what, other->rank, most->rank, 0);
 }
 
 shard_status shard_cuda_compare_digests(shard_device *device, int64_t members, size_t stride, const shard_label_digest *digest,

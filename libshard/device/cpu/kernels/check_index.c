@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/majority.h"
 
 shard_status KERNEL(check_index)(shard_device *device, int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index,
                                  const shard_fault *fault, uint64_t *hash)
@@ -30,10 +31,11 @@ shard_status KERNEL(compare_digests)(shard_device *device, int64_t members, size
                                      const shard_fault *fault)
 {
     (void)device;
-    for (int64_t member = 1; member < members; member++) {
-        const shard_label_digest *other = (const void *)((const char *)digest + (size_t)member * stride);
-        if (other->hash != digest->hash)
-            return shard_error(fault->status, fault->format, other->rank, digest->rank, (int64_t)0);
-    }
-    return SHARD_OK;
+    if (shard_first_other(digest, sizeof digest->hash, stride, members, 0) == members)
+        return SHARD_OK;
+    int64_t usual = shard_first_usual(digest, sizeof digest->hash, stride, members);
+    int64_t odd = shard_first_other(digest, sizeof digest->hash, stride, members, usual);
+    const shard_label_digest *other = (const void *)((const char *)digest + (size_t)odd * stride);
+    const shard_label_digest *most = (const void *)((const char *)digest + (size_t)usual * stride);
+    return shard_error(fault->status, fault->format, other->rank, most->rank, (int64_t)0);
 }
