@@ -132,15 +132,15 @@ SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor 
 
 /* The correction of a sample, for the option .sample_correction: float32 [n] in the host's memory, for each class minus the log
  * of the probability that it is in the sample. That is 0 of the labels and -log(rate) of the other classes. With it the sum of
- * the exponentials of a row's logits over the sample has the expectation of the sum over all classes; without it other classes
- * weigh too little, and a network that is trained so has a lower accuracy over all classes. labels and rate are those that the
- * sample was drawn with, also the labels of other replicas.
+ * the exponentials of a row's logits over the sample has the expectation of the sum over all classes; without it the other
+ * classes weigh less, by the factor rate. labels and rate are those that the sample was drawn with, also the labels of other
+ * replicas.
  *
  * In the loss it is rounded to the weight's dtype; it has no gradient, and is refused with .normalized and .margin, whose samples
  * Partial FC takes without it. All ranks of a group that splits the classes give one, or none does.
  *
- * Waits for the devices of sample and labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside (0,
- * 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
+ * Waits for the devices of sample and labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside
+ * (0, 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
 SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 
 typedef struct shard_binary_cross_entropy_options {

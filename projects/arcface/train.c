@@ -30,8 +30,8 @@ static shard_status draw_sample(const trainer *run, class_sample *made)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
     loader_labels(run->data.train, run->base.at.epoch, first, count, labels);
     shard_tensor *weight = shard_module_tensor(shard_module_child(run->base.model, NETWORK_CLASSIFIER), "weight");
-    shard_status status = class_sample_draw(made, labels, count, weight, wanted->margin.sample_rate, wanted->margin.cosines,
-                                            (uint64_t)wanted->training.seed, run->base.at.step);
+    shard_status status = class_sample_draw(made, labels, count, weight, wanted->margin.sample_rate,
+                                            wanted->margin.sample_correction, (uint64_t)wanted->training.seed, run->base.at.step);
     free(labels);
     return status;
 }

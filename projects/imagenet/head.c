@@ -100,7 +100,8 @@ shard_status head_draw(trainer *run)
     SHARD_SCOPE
     {
         class_sample_draw(&run->sample, labels, count, shard_module_tensor(run->head->layer, "weight"),
-                          wanted->margin.sample_rate, wanted->margin.cosines, (uint64_t)wanted->training.seed, run->base.at.step);
+                          wanted->margin.sample_rate, wanted->margin.sample_correction, (uint64_t)wanted->training.seed,
+                          run->base.at.step);
         shard_keep(run->sample.classes);
         shard_keep(run->sample.correction);
     }
