@@ -248,7 +248,11 @@ static void run_losses(void)
         back(shard_cross_entropy_with_rank(x, labels(), &rank), x);
         note(rank);
         back(shard_linear_cross_entropy(x, w, NULL, labels(), .weight = shard_ones(SHARD_SHAPE(3))), w);
-        back(shard_linear_cross_entropy(x, w, NULL, labels(), .sample = shard_sample_classes(labels(), w, 0.5, 1, 0)), x);
+        shard_tensor *sample = shard_sample_classes(labels(), w, 0.5, 1, 0);
+        back(shard_linear_cross_entropy(x, w, NULL, labels(), .sample = sample), x);
+        back(shard_linear_cross_entropy(x, w, NULL, labels(), .sample = sample,
+                                        .sample_correction = shard_sample_correction(sample, labels(), 0.5)),
+             w);
         back(shard_binary_cross_entropy_with_logits(x, pairs()), x);
         back(shard_binary_cross_entropy_with_logits(x, shard_detach(x), .reduction = SHARD_REDUCTION_NONE), x);
         back(shard_linear_binary_cross_entropy(x, w, NULL, pairs(), .row_weight = shard_ones(SHARD_SHAPE(4))), w);

@@ -153,6 +153,7 @@ def check_records(folder, one):
 
 def check_losses(folder):
     for options in (["--margin", "none"], ["--margin", "cosface:0.2"], ["--margin", "cosine", "--sample-rate", "0.3"],
+                    ["--margin", "none", "--sample-rate", "0.3", "--sample-correction"],
                     ["--sample-rate", "0.3", "--head-dtype", "bfloat16", "--head-optimizer", "sgd"]):
         one = train(folder, *options)
         check(losses(one)[-1] < losses(one)[0], f"{options}: {losses(one)}")
@@ -270,6 +271,7 @@ def check_errors(folder):
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "--optimizer", "lars", "--sample-rate", "0.1", expect="moves all rows of the classifier")
+    train(folder, "--sample-rate", "0.1", "--sample-correction", expect="--sample-correction is for a --sample-rate below 1 and --margin")
     train(folder, data="nowhere", expect="nowhere/train: No such file")
     train(folder, "--lr", "1e30", "--clip-grad", 0, "--warmup-epochs", 0, expect="take a smaller --lr")
     help_text = TRAINER.run("--help")

@@ -71,6 +71,8 @@ MADE_FOR = {
     ("shard_cross_entropy_with", "target"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_margin_logits_with", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_sample_classes", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
+    ("shard_sample_correction", "labels"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
+    ("shard_sample_correction", "sample"): "shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)",
     ("shard_adaface_margins_with", "mean"): "shard_zeros(SHARD_SCALAR)",
     ("shard_adaface_margins_with", "std"): "shard_zeros(SHARD_SCALAR)",
     ("shard_precision_at_k", "indices"): "shard_zeros(SHARD_SHAPE(2, 2), .dtype = SHARD_INT64)",

@@ -18,12 +18,14 @@
 enum { ROWS = 6, IN = 5, CLASSES = 13, IGNORED = -7 };
 enum { WHOLE_STASH = 1000 /* a stash_share of these small weights that keeps all exponentials */ };
 enum { BOTH, FUSED, DENSE };
+#define RATE 0.4 /* of sampled classes */
 enum { TILE = 3 /* classes of a tile, of which each rank has several; 0: one tile */ };
 
 typedef struct loss_kind {
     const char *name;
     int ways;
-    bool binary, probabilities, biased, weighted, positive, row_weighted, ignoring, normalized, margins, row_margins, sampled;
+    bool binary, probabilities, biased, weighted, positive, row_weighted, ignoring, normalized, margins, row_margins, sampled,
+        corrected;
     double smoothing, z_loss, logit_scale /* 0: 1 */, soft_cap, scale, m1, m2, m3;
 } loss_kind;
 
@@ -55,6 +57,7 @@ static const loss_kind kinds[] = {
      .m3 = 0.1,
      .smoothing = 0.1},
     {.name = "sample", .ways = FUSED, .sampled = true, .biased = true, .weighted = true, .smoothing = 0.1},
+    {.name = "sample, corrected", .ways = FUSED, .sampled = true, .corrected = true, .biased = true},
     {.name = "sample, ArcFace",
      .ways = FUSED,
      .sampled = true,
@@ -134,7 +137,7 @@ static values make_values(const loss_kind *k)
 /* A row's logits before scale and cap, and what they are made of. */
 typedef struct row {
     const loss_kind *k;
-    const bool *counts; /* [CLASSES] */
+    const bool *counts, *labelled; /* [CLASSES] */
     const double *x;
     int64_t label;
     double m2, m3;                                       /* of the label's margin */
@@ -155,7 +158,7 @@ static void compute_logits(row *r, const values *v)
     r->norm = k->normalized ? norm_of(r->x) : 1;
     for (int c = 0; c < CLASSES; c++) {
         r->norms[c] = k->normalized ? norm_of(v->weight + c * IN) : 1;
-        r->logit[c] = k->biased ? v->bias[c] : 0;
+        r->logit[c] = (k->biased ? v->bias[c] : 0) - (k->corrected && !r->labelled[c] ? log(RATE) : 0);
         for (int i = 0; i < IN; i++)
             r->logit[c] += r->x[i] / r->norm * v->weight[c * IN + i] / r->norms[c];
         if (k->margins && c == r->label) {
@@ -248,13 +251,22 @@ static double divisor_of(const problem *p, const values *v, int first, int rows)
 static void refer(const problem *p, const values *v, int first, int rows, double factor, result *to)
 {
     const loss_kind *k = p->kind;
-    bool each = p->reduction == SHARD_REDUCTION_NONE, all[CLASSES], *flags = NULL;
+    bool each = p->reduction == SHARD_REDUCTION_NONE, all[CLASSES], labelled[CLASSES] = {false}, *flags = NULL;
     memset(all, true, sizeof all);
     if (k->sampled)
-        flags = flags_of(labels_of(v->label + first, rows), CLASSES, 0.4, 3, 4);
+        flags = flags_of(labels_of(v->label + first, rows), CLASSES, RATE, 3, 4);
+    for (int i = first; i < first + rows; i++)
+        if (v->label[i] >= 0)
+            labelled[v->label[i]] = true;
     double divisor = divisor_of(p, v, first, rows), sum = 0;
     for (int i = first; i < first + rows; i++) {
-        row r = {.k = k, .counts = flags ? flags : all, .x = v->x + i * IN, .label = v->label[i], .m2 = v->m2[i], .m3 = v->m3[i]};
+        row r = {.k = k,
+                 .counts = flags ? flags : all,
+                 .labelled = labelled,
+                 .x = v->x + i * IN,
+                 .label = v->label[i],
+                 .m2 = v->m2[i],
+                 .m3 = v->m3[i]};
         double dz[CLASSES];
         if (!k->binary && r.label == IGNORED)
             continue;
@@ -353,7 +365,8 @@ static shard_tensor *softmax_loss(const problem *p, const factors *f, shard_tens
     options.z_loss = k->z_loss;
     options.logit_scale = k->logit_scale != 0 ? k->logit_scale : 1;
     options.soft_cap = k->soft_cap;
-    options.sample = k->sampled ? shard_sample_classes(target, weight, 0.4, 3, 4) : NULL;
+    options.sample = k->sampled ? shard_sample_classes(target, weight, RATE, 3, 4) : NULL;
+    options.sample_correction = k->corrected ? shard_sample_correction(options.sample, target, RATE) : NULL;
     options.normalized = k->normalized && p->fused;
     options.margin = k->margins ? &margin : NULL;
     options.stash_share = p->reduction == SHARD_REDUCTION_SUM ? 0 : WHOLE_STASH;

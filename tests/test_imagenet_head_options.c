@@ -28,7 +28,7 @@ static const setting settings[] = {
     {"--head-dtype bfloat16 --head-optimizer rowwise-adam --sample-rate 0.2 --margin cosface:0.3 --margin-scale 8", COLUMN, 0.1,
      false},
     {"--margin arcface:0.5 --margin-scale 16 --label-smoothing 0.1 --clip-grad 20 --lr 0.005", COLUMN, 1e-6, false},
-    {"--sample-rate 0.2 --accumulate 2 --head-optimizer sgd --wd 0", COLUMN, 1e-6, false},
+    {"--sample-rate 0.2 --sample-correction --accumulate 2 --head-optimizer sgd --wd 0", COLUMN, 1e-6, false},
     {"--head-dtype bfloat16 --head-rounding kahan --optimizer adamw", "--enable-zero-optim 2 ", 0.1, true},
     {"--margin combined:1.1,0.3,0.2 --margin-scale 16 --head-optimizer momentum --nesterov", ROW, 1e-6, false},
     {"--sample-rate 0.2 --margin sphereface:1.2 --margin-scale 16 --head-optimizer sgd --wd 0 --accumulate 3 --lr 0.05",

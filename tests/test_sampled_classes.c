@@ -86,6 +86,46 @@ START_TEST(test_draw)
 }
 END_TEST
 
+/* ---- the correction ---- */
+
+/* Also that of the classes of a rank; and its mean: the sum over a sample of 1 / probability has the expectation of MANY. */
+static void corrects(shard_group *world, void *context)
+{
+    (void)context;
+    enum { STEPS = 50 };
+    int64_t label[LABELS], count;
+    double sum = 0;
+    some_labels(label);
+    shard_range range = shard_split_range(MANY, shard_group_size(world), shard_group_rank(world));
+    for (int step = 0; step < STEPS; step++)
+        SHARD_SCOPE
+        {
+            shard_tensor *labels = labels_of(label, LABELS), *weight = empty_weight(MANY, 1, world);
+            shard_tensor *sample = shard_sample_classes(labels, weight, 0.1, 5, step);
+            shard_tensor *correction = shard_sample_correction(sample, labels, 0.1);
+            int64_t *class = classes_of(sample, &count);
+            float *value = calloc((size_t)count + 1, sizeof *value);
+            ck_assert_msg(correction && shard_numel(correction) == count, "%s", shard_last_error());
+            check_ok(shard_copy_to_host(correction, value, (size_t)count * sizeof *value));
+            for (int64_t i = 0; i < count; i++) {
+                bool labelled = false;
+                for (int k = 0; k < LABELS; k++)
+                    labelled |= label[k] == class[i];
+                ck_assert_double_eq_tol((double)value[i], labelled ? 0 : log(10), 1e-6);
+                sum += exp((double)value[i]);
+            }
+            free(value);
+            free(class);
+        }
+    ck_assert_double_eq_tol(sum / STEPS, (double)range.size, 6 * sqrt(9.0 * (double)range.size / STEPS)); /* six deviations */
+}
+
+START_TEST(test_correction)
+{
+    run_ranks(rank_counts[_i], corrects);
+}
+END_TEST
+
 /* ---- the loss and its gradients ---- */
 
 enum { HAS_BIAS = 1, WEIGHTED = 2, SMOOTHED = 4, IGNORING = 8, FEW_LABELS = 16, FORMS = 32 };
@@ -151,6 +191,12 @@ static shard_tensor *leaf_of(const double *of, shard_shape shape, shard_dtype dt
     return leaf;
 }
 
+/* Added to the logits of classes that are no labels. */
+static double correction_of(const problem *p)
+{
+    return p->form % 5 < 2 && p->rate > 0 ? round_to(p->weight_dtype, round_to(SHARD_FLOAT32, -log(p->rate))) : 0;
+}
+
 static shard_cross_entropy_options options_of(const problem *p, shard_tensor *class_weight)
 {
     const shard_cross_entropy_options defaults = {SHARD_CROSS_ENTROPY_OPTIONS_VALUES};
@@ -159,6 +205,14 @@ static shard_cross_entropy_options options_of(const problem *p, shard_tensor *cl
     options.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
     options.z_loss = p->form % 3 == 0 ? 0.05 : 0;
     return options;
+}
+
+static bool is_label(const problem *p, const values *v, int64_t class)
+{
+    for (int64_t i = 0; i < p->rows; i++)
+        if (v->label[i] == class)
+            return true;
+    return false;
 }
 
 /* By the plain functions in float64, for a layer of the sample's classes alone. */
@@ -172,7 +226,7 @@ static void compute_expected(const problem *p, values *v)
     for (int64_t c = 0; c < p->classes; c++)
         if (v->flag[c]) {
             memcpy(weight + count * p->in, v->weight + c * p->in, (size_t)p->in * sizeof *weight);
-            bias[count] = v->bias[c];
+            bias[count] = (p->form & HAS_BIAS ? v->bias[c] : 0) + (is_label(p, v, c) ? 0 : correction_of(p));
             class_weight[count] = v->class_weight[c];
             position[c] = count++;
         }
@@ -182,7 +236,7 @@ static void compute_expected(const problem *p, values *v)
     {
         shard_tensor *x = leaf_of(v->x, SHARD_SHAPE(p->rows, p->in), SHARD_FLOAT64);
         shard_tensor *w = leaf_of(weight, SHARD_SHAPE(count, p->in), SHARD_FLOAT64);
-        shard_tensor *b = p->form & HAS_BIAS ? leaf_of(bias, SHARD_SHAPE(count), SHARD_FLOAT64) : NULL;
+        shard_tensor *b = leaf_of(bias, SHARD_SHAPE(count), SHARD_FLOAT64);
         shard_cross_entropy_options options = options_of(p, tensor_of(class_weight, SHARD_SHAPE(count), SHARD_FLOAT64));
         shard_tensor *loss = shard_cross_entropy_with(shard_linear(x, w, b), labels_of(label, p->rows), &options, NULL);
         ck_assert_msg(loss, "%s", shard_last_error());
@@ -190,8 +244,7 @@ static void compute_expected(const problem *p, values *v)
         check_ok(shard_backward(loss));
         read_values(shard_grad(x), v->dx);
         read_values(shard_grad(w), dweight);
-        if (b)
-            read_values(shard_grad(b), dbias);
+        read_values(shard_grad(b), dbias);
     }
     for (int64_t c = 0; c < p->classes; c++)
         if (v->flag[c]) {
@@ -223,6 +276,7 @@ static void compute_found(const problem *p, values *v, shard_group *group)
                     (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = p->classes};
         shard_cross_entropy_options options = options_of(p, tensor_of(v->class_weight, SHARD_SHAPE(p->classes), SHARD_FLOAT32));
         options.sample = shard_sample_classes(labels, weight, p->rate, 3, 4);
+        options.sample_correction = correction_of(p) != 0 ? shard_sample_correction(options.sample, labels, p->rate) : NULL;
         for (int twice = 0; twice < 2; twice++) {
             shard_tensor *loss = shard_linear_cross_entropy_with(x, weight, bias, labels, &options, NULL);
             ck_assert_msg(loss, "%s", shard_last_error());
@@ -357,6 +411,28 @@ static void refuses(shard_group *world, void *context)
         check_error(SHARD_ERROR_UNSUPPORTED, "*a label rank with a sample of classes*");
         ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .sample = sample));
         check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a sample of classes for logits in memory*");
+        shard_tensor *correction = shard_sample_correction(sample, labels, 0.1);
+        shard_tensor *long_one = shard_zeros(SHARD_SHAPE(shard_numel(sample) + 1));
+        if (shard_group_size(world) > 1) {
+            some = rank == 0 ? NULL : correction;
+            ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .sample_correction = some));
+            check_error(SHARD_ERROR_MISMATCH, "*options or the number of classes on rank 1 differ*");
+        }
+        some = rank == 0 ? long_one : correction;
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .sample_correction = some));
+        check_error(rank == 0 ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER,
+                    "*a sample's correction of float32 and shape *; a local floating *without a gradient is needed*");
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample_correction = correction));
+        check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction without a sample*");
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .sample_correction = correction,
+                                                      .normalized = true));
+        check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction with a margin or normalized rows; leave it out*");
+        ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .sample_correction = correction));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a sample of classes for logits in memory*");
+        ck_assert_ptr_null(shard_sample_correction(sample, labels, 0));
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_sample_correction: rate 0; *in (0, 1], is needed*");
+        ck_assert_ptr_null(shard_sample_correction(x, labels, 0.1));
+        check_error(SHARD_ERROR_SHAPE, "*shard_sample_correction: a sample of float32 *; int64 [[]n] and int64 are needed*");
         ck_assert_ptr_null(shard_sample_classes(labels, weight, 1.5, 1, 1));
         check_error(SHARD_ERROR_ARGUMENT,
                     "*shard_sample_classes: rate 1.5 and step 1; a rate in [[]0, 1] and a step of at least 0*");
@@ -379,6 +455,7 @@ int main(void)
     TCase *tcase = test_case(suite, "sampled classes");
     add_ranks_test(tcase, test_same_on_ranks);
     tcase_add_test(tcase, test_draw);
+    add_ranks_test(tcase, test_correction);
     tcase_add_test(tcase, test_equals_layer_of_sample);
     tcase_add_test(tcase, test_composed_equals_layer_of_sample);
     add_ranks_test(tcase, test_equals_on_ranks);

@@ -258,9 +258,11 @@ START_TEST(test_accumulates)
         for (int i = 0; i < 2; i++)
             make_batch(i, 0, x[i], label + i * ROWS);
         shard_tensor *labels = labels_of(label, 2 * ROWS), *sample = shard_sample_classes(labels, weight, RATE, 9, 0);
+        shard_tensor *correction = _i ? shard_sample_correction(sample, labels, RATE) : NULL;
         for (int i = 0; i < 2; i++) {
             shard_tensor *logits = shard_forward(t.head, tensor_of(x[i], SHARD_SHAPE(ROWS, IN), SHARD_FLOAT32));
-            check_ok(shard_backward(shard_cross_entropy(logits, labels_of(label + i * ROWS, ROWS), .sample = sample)));
+            check_ok(shard_backward(shard_cross_entropy(logits, labels_of(label + i * ROWS, ROWS), .sample = sample,
+                                                        .sample_correction = correction)));
         }
         ck_assert_ptr_null(weight->leaf->grad->storage->memory);
         bool *flag = flags_of(labels, CLASSES, RATE, 9, 0);
@@ -279,11 +281,11 @@ START_TEST(test_accumulates)
 }
 END_TEST
 
-/* So it is with a bias and with class weights, of which each call makes copies; not where they differ. */
+/* So it is with a bias, with class weights and with a correction, of which each call makes copies; not where they differ. */
 START_TEST(test_accumulates_with_a_bias_and_weights)
 {
-    shard_dtype dtype = _i / 2 ? SHARD_FLOAT64 : SHARD_FLOAT32;
-    bool differ = _i % 2;
+    shard_dtype dtype = _i / 2 % 2 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+    bool differ = _i % 2, corrected = _i / 4;
     double x[2][ROWS * IN], found[2][CLASSES * IN], found_bias[2][CLASSES];
     int64_t label[2 * ROWS];
     for (int i = 0; i < 2; i++)
@@ -297,10 +299,14 @@ START_TEST(test_accumulates_with_a_bias_and_weights)
             shard_tensor *class_weight[] = {shard_abs(made_up(SHARD_SHAPE(CLASSES), 3, dtype)),
                                             shard_abs(made_up(SHARD_SHAPE(CLASSES), 4, dtype))};
             shard_tensor *sample = shard_sample_classes(labels_of(label, 2 * ROWS), weight, RATE, 9, 0);
+            shard_tensor *corrections[] = {shard_sample_correction(sample, labels_of(label, 2 * ROWS), RATE),
+                                           shard_sample_correction(sample, labels_of(label, ROWS), RATE)};
             for (int i = 0; i < 2; i++) {
                 shard_tensor *features = tensor_of(x[i], SHARD_SHAPE(ROWS, IN), SHARD_FLOAT32);
-                check_ok(shard_backward(shard_linear_cross_entropy(features, weight, bias, labels_of(label + i * ROWS, ROWS),
-                                                                   .sample = sample, .weight = class_weight[i && differ])));
+                check_ok(shard_backward(
+                    shard_linear_cross_entropy(features, weight, bias, labels_of(label + i * ROWS, ROWS), .sample = sample,
+                                               .sample_correction = corrected ? corrections[i && differ] : NULL,
+                                               .weight = corrected ? NULL : class_weight[i && differ])));
                 ck_assert(whole || (weight->leaf->grad->storage->memory == NULL) == !(i && differ));
                 if (whole)
                     read_values(shard_grad(weight), found[1]);
@@ -362,8 +368,8 @@ int main(void)
     scratch_open();
     add_ranks_test(tcase, test_trains);
     tcase_add_test(tcase, test_trains_replicas);
-    tcase_add_test(tcase, test_accumulates);
-    tcase_add_loop_test(tcase, test_accumulates_with_a_bias_and_weights, 0, 4);
+    tcase_add_loop_test(tcase, test_accumulates, 0, 2);
+    tcase_add_loop_test(tcase, test_accumulates_with_a_bias_and_weights, 0, 8);
     add_ranks_test(tcase, test_continues);
     int code = test_run(suite);
     scratch_close();

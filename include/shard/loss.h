@@ -36,9 +36,10 @@ typedef struct shard_cross_entropy_options {
     bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
     double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.05 */
+    shard_tensor *sample_correction; /* shard_sample_correction: [n], added to the logits of the sample's classes; NULL: zeros */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05, NULL
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -128,6 +129,19 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  * UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
 SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
                                              int64_t step);
+
+/* The correction of a sample, for the option .sample_correction: float32 [n] in the host's memory, for each class minus the log
+ * of the probability that it is in the sample. That is 0 of the labels and -log(rate) of the other classes. With it the sum of
+ * the exponentials of a row's logits over the sample has the expectation of the sum over all classes; without it the other
+ * classes weigh less, by the factor rate. labels and rate are those that the sample was drawn with, also the labels of other
+ * replicas.
+ *
+ * In the loss it is rounded to the weight's dtype; it has no gradient, and is refused with .normalized and .margin, whose samples
+ * Partial FC takes without it. All ranks of a group that splits the classes give one, or none does.
+ *
+ * Waits for the devices of sample and labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside
+ * (0, 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
+SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 
 typedef struct shard_binary_cross_entropy_options {
     size_t size;

@@ -108,8 +108,8 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *     bias's gradient, and zeros for the others. The gradient is computed as a whole, in each rank's memory, and summed over
  *     the replicas
  *       - if the rows of all replicas have more bytes than it;
- *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights or
- *         sample of classes;
+ *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights,
+ *         sample of classes or its correction;
  *       - in stages 2 and 3, and where weight and bias are not averaged together: that takes both in one list of one data
  *         parallel or one ZeRO optimizer, under names of one module or the bias next after the weight.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They

@@ -134,8 +134,12 @@ uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cros
 {
     const double factors[] = {options->label_smoothing, options->z_loss, options->logit_scale, options->soft_cap,
                               options->stash_share};
-    const int64_t flags[] = {ranked, options->reduction, options->weight != NULL, rows->row_weight != NULL,
-                             options->sample != NULL};
+    const int64_t flags[] = {ranked,
+                             options->reduction,
+                             options->weight != NULL,
+                             rows->row_weight != NULL,
+                             options->sample != NULL,
+                             options->sample_correction != NULL};
     uint64_t hash = shard_hash_bytes(SHARD_HASH_START, factors, sizeof factors);
     return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }
@@ -179,12 +183,12 @@ static bool check_probabilities(const loss_call *call)
 
 static bool check_logits_options(const loss_call *call, const shard_cross_entropy_options *options)
 {
-    if (options->sample || options->normalized)
+    if (options->sample || options->sample_correction || options->normalized)
         shard_error(
             SHARD_ERROR_UNSUPPORTED,
             "%s: %s for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training, or call "
             "shard_linear_cross_entropy",
-            call->rows.function, options->sample ? "a sample of classes" : "normalized rows");
+            call->rows.function, options->normalized ? "normalized rows" : "a sample of classes");
     else if (options->margin && options->soft_cap != 0.0)
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", call->rows.function,
                     options->soft_cap);

@@ -195,6 +195,12 @@ static int origin_of(shard_tensor *const *kept, int i)
     return i != WEIGHT && i < LIST && kept[origin] ? origin : i;
 }
 
+/* Whether both have the same tensor of number i. */
+static bool same_kept(const head_source *s, shard_tensor *const *given, int i)
+{
+    return same_memory(s->kept[i], given[i]) && (!given[i] || s->version[i] == shard_tensor_version(given[i]));
+}
+
 /* Whether both have the same list; a list is made for each call. */
 static bool same_list(const head_source *s, shard_tensor *const *given)
 {
@@ -211,10 +217,12 @@ bool shard_head_source_takes(const shard_gradient_source *source, const shard_he
     if (source->type != &head_source_type || !same_list(s, given))
         return false;
     for (int i = WEIGHT; i < LIST; i++) {
-        int by = origin_of(given, i);
-        if (!same_memory(s->kept[by], given[by]) || (given[by] && s->version[by] != shard_tensor_version(given[by])))
+        bool corrected = i == SHARD_HEAD_BIAS && given[SHARD_HEAD_CORRECTION_ORIGIN];
+        if (!same_kept(s, given, corrected ? SHARD_HEAD_BIAS_ORIGIN : origin_of(given, i)))
             return false;
     }
+    if (!same_kept(s, given, SHARD_HEAD_CORRECTION_ORIGIN))
+        return false;
     const shard_cross_entropy_shape *a = &s->head.loss, *b = &head->loss;
     const shard_logit_map *m = &a->map, *n = &b->map;
     bool same_margins =
@@ -383,7 +391,7 @@ static shard_status describe(shard_gradient_source *source, shard_source_facts *
     uint64_t hash = shard_hash_words(SHARD_HASH_START, words, sizeof words / sizeof *words);
     hash = hash_number(hash, loss->smoothing);
     hash = loss->map.maps ? hash_number(hash_number(hash, loss->map.scale), loss->map.soft_cap) : hash;
-    const int values[] = {SHARD_HEAD_CLASS_WEIGHT, SHARD_HEAD_POSITIVE, LIST_ON_HOST};
+    const int values[] = {SHARD_HEAD_CLASS_WEIGHT, SHARD_HEAD_POSITIVE, LIST_ON_HOST, SHARD_HEAD_CORRECTION_ORIGIN};
     for (int i = 0; i < (int)(sizeof values / sizeof *values); i++)
         SHARD_TRY(hash_values(s, values[i], &hash));
     *facts = (shard_source_facts){.hash = hash | 1,

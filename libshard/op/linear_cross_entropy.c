@@ -22,7 +22,7 @@ enum { X, WEIGHT, BIAS, INPUTS };
 /* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
 enum { TARGET = INPUTS, CLASS_WEIGHT, LIST, LIST_ON_HOST, LABEL_ROW, OPERANDS };
 enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS };
-enum { BIAS_ORIGIN = MARGIN_NUMBERS + 1, CLASS_WEIGHT_ORIGIN, SAVED };
+enum { BIAS_ORIGIN = MARGIN_NUMBERS + 1, CLASS_WEIGHT_ORIGIN, CORRECTION_ORIGIN, SAVED };
 _Static_assert((int)SAVED <= SHARD_NODE_SAVED, "a node has so many slots");
 
 typedef struct head_call {
@@ -36,6 +36,7 @@ typedef struct head_call {
     int64_t in;
     bool samples; /* the classes of `sampled` are all that count */
     shard_sampled sampled;
+    shard_tensor *correction;        /* of the sample; NULL: none */
     shard_cross_entropy_shape shape; /* of the head: of all classes or of the sample */
     bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
     double logit_scale;              /* as given */
@@ -194,7 +195,8 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
                                                  [SHARD_HEAD_LIST] = node->saved[LIST],
                                                  [SHARD_HEAD_LIST_ON_HOST] = node->saved[LIST_ON_HOST],
                                                  [SHARD_HEAD_BIAS_ORIGIN] = node->saved[BIAS_ORIGIN],
-                                                 [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN]};
+                                                 [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN],
+                                                 [SHARD_HEAD_CORRECTION_ORIGIN] = node->saved[CORRECTION_ORIGIN]};
     const double *stats = memory[SUMS];
     return shard_linear_head_backward(node, &h, &rows, stats, stats ? stats + SHARD_CE_STATS * c->shape.rows : NULL, c->group,
                                       kept, node->saved[STASH], dx);
@@ -298,6 +300,11 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
         shard_error(SHARD_ERROR_ARGUMENT, "%s: a bias with a margin or normalized rows; cosines have none", function);
         return false;
     }
+    if (call->correction && (cosines || !options->sample)) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: a sample's correction %s", function,
+                    cosines ? "with a margin or normalized rows; leave it out, as Partial FC does" : "without a sample");
+        return false;
+    }
     if (call->has_margins && call->rows.labels &&
         (!shard_label_margins_read(&call->rows, &call->margin, &call->margins) ||
          !shard_cross_entropy_check_factor(function, "the product of the margin's scale and logit_scale", scale, true)))
@@ -339,7 +346,8 @@ static shard_status sample_classes(head_call *call, bool ready, shard_tensor *sa
 {
     shard_sampled *sampled = &call->sampled;
     call->samples = true;
-    ready = ready && shard_sampled_read(&call->rows, sample, sampled);
+    ready = ready && shard_sampled_read(&call->rows, sample, sampled) &&
+            (!call->correction || shard_sampled_check_correction(&call->rows, sampled, call->correction));
     if (smoothing != 0)
         SHARD_TRY(shard_sampled_count(&call->rows, ready, sampled));
     if (!ready)
@@ -352,6 +360,15 @@ static shard_status sample_classes(head_call *call, bool ready, shard_tensor *sa
     return SHARD_OK;
 }
 
+/* Adds the correction to the bias of the sampled classes, or makes it the bias. */
+static bool add_correction(head_call *call)
+{
+    shard_tensor *bias = call->operand[BIAS], *weight = call->operand[WEIGHT];
+    shard_tensor *correction = shard_cast(shard_to_device(call->correction, shard_device_of(weight)), weight->dtype);
+    call->operand[BIAS] = bias ? shard_add(bias, correction) : correction;
+    return call->operand[BIAS] != NULL;
+}
+
 /* The numbers of the sampled classes alone. */
 static bool pick_sampled(head_call *call)
 {
@@ -362,7 +379,7 @@ static bool pick_sampled(head_call *call)
             return false;
         *all[i] = picked;
     }
-    return true;
+    return !call->correction || add_correction(call);
 }
 
 /* ---- forward ---- */
@@ -479,6 +496,7 @@ static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor
     shard_save_for_backward(node, MARGIN_NUMBERS, call->margins.numbers);
     shard_save_for_backward(node, BIAS_ORIGIN, call->samples ? call->input[BIAS] : NULL);
     shard_save_for_backward(node, CLASS_WEIGHT_ORIGIN, call->weight_given);
+    shard_save_for_backward(node, CORRECTION_ORIGIN, call->correction);
     return y;
 }
 
@@ -529,6 +547,7 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
                       .normalized = options.normalized,
                       .logit_scale = options.logit_scale,
                       .stash_share = options.stash_share,
+                      .correction = options.sample_correction,
                       .weight_given = options.weight,
                       .has_margins = options.margin,
                       .margin = margin,

@@ -106,6 +106,45 @@ shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, d
     return sample;
 }
 
+/* ---- the correction ---- */
+
+static bool check_correction(shard_tensor *sample, shard_tensor *labels, double rate)
+{
+    static const char function[] = "shard_sample_correction";
+    if (!shard_check_operand(function, sample) || !shard_check_operand(function, labels))
+        return false;
+    if (sample->dtype != SHARD_INT64 || sample->shape.ndim != 1 || labels->dtype != SHARD_INT64)
+        shard_error(SHARD_ERROR_SHAPE, "%s: a sample of %s and shape %s, and labels of %s; int64 [n] and int64 are needed",
+                    function, shard_dtype_name(sample->dtype), shard_shape_text(&sample->shape), shard_dtype_name(labels->dtype));
+    else if (!(rate > 0 && rate <= 1))
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: rate %g; the one of shard_sample_classes, in (0, 1], is needed", function, rate);
+    else
+        return true;
+    return false;
+}
+
+shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate)
+{
+    if (!check_correction(sample, labels, rate) || shard_graph_refuse("the correction of a sample") != SHARD_OK)
+        return NULL;
+    int64_t count = shard_numel(sample), label_count = shard_numel(labels);
+    int64_t *class = read_integers(sample), *label = read_integers(labels);
+    float *correction = shard_calloc((size_t)count + 1, sizeof *correction);
+    shard_tensor *made = NULL;
+    if (class && label && correction) {
+        qsort(label, (size_t)label_count, sizeof *label, compare);
+        for (int64_t i = 0; i < count; i++) {
+            bool labelled = bsearch(&class[i], label, (size_t)label_count, sizeof *label, compare);
+            correction[i] = labelled ? 0 : (float)-log(rate);
+        }
+        made = shard_from_host(correction, SHARD_SHAPE(count), .device = shard_device_open("cpu"));
+    }
+    free(class);
+    free(label);
+    free(correction);
+    return made;
+}
+
 /* ---- the loss ---- */
 
 static bool check_sample(const shard_class_rows *rows, shard_tensor *sample)
@@ -219,4 +258,20 @@ shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x)
         return NULL;
     return shard_result(y,
                         SHARD_RUN(y, embedding, sampled->count, 1, 0, shard_numel(x), memory[0], memory[1], memory[2], x->dtype));
+}
+
+bool shard_sampled_check_correction(const shard_class_rows *rows, const shard_sampled *sampled, shard_tensor *correction)
+{
+    if (!shard_check_operand(rows->function, correction))
+        return false;
+    bool fits = correction->shape.ndim == 1 && correction->shape.dim[0] == sampled->count;
+    if (shard_dtype_is_float(correction->dtype) && fits && shard_is_local(correction) && !shard_requires_grad(correction))
+        return true;
+    shard_error(SHARD_ERROR_SHAPE,
+                "%s: a sample's correction of %s and shape %s, which is %s%s; a local floating [%" PRId64
+                "] without a gradient is needed, as of shard_sample_correction",
+                rows->function, shard_dtype_name(correction->dtype), shard_shape_text(&correction->shape),
+                shard_placement_text(&correction->placement), shard_requires_grad(correction) ? " and requires a gradient" : "",
+                sampled->count);
+    return false;
 }

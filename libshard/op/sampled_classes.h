@@ -25,4 +25,7 @@ shard_status shard_sampled_count(const shard_class_rows *rows, bool ready, shard
 /* The sample's elements of x [local classes] (NULL: NULL), in the innermost scope; NULL with the error set. */
 shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x);
 
+/* Whether the correction is of the sample: local, floating, [count]. False with the error set. */
+bool shard_sampled_check_correction(const shard_class_rows *rows, const shard_sampled *sampled, shard_tensor *correction);
+
 #endif

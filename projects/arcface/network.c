@@ -43,7 +43,7 @@ shard_tensor *network_features(shard_module *network, const options *wanted, sha
 }
 
 shard_tensor *network_loss(shard_module *network, const options *wanted, shard_tensor *features, shard_tensor *labels,
-                           shard_tensor *sample)
+                           const class_sample *sample)
 {
     const margin_options *m = &wanted->margin;
     shard_tensor *loss = NULL;
@@ -52,11 +52,12 @@ shard_tensor *network_loss(shard_module *network, const options *wanted, shard_t
         shard_tensor *x = shard_cast(features, head_dtype(&wanted->head, &wanted->training));
         shard_tensor *logits = shard_forward(shard_module_child(network, NETWORK_CLASSIFIER), x);
         if (m->cosines)
-            loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample, .normalized = true,
+            loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
+                                       .normalized = true,
                                        .margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
         else
-            loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample,
-                                       .stash_share = wanted->head.stash);
+            loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
+                                       .sample_correction = sample->correction, .stash_share = wanted->head.stash);
         shard_release(logits);
     }
     return loss;

@@ -5,6 +5,7 @@
 #ifndef ARCFACE_NETWORK_H
 #define ARCFACE_NETWORK_H
 
+#include "class_sample.h"
 #include "options.h"
 
 #include <shard/shard.h>
@@ -20,10 +21,10 @@ shard_module *network_make(const options *wanted, int64_t identities, shard_grou
  * are synchronised, in training. */
 shard_tensor *network_features(shard_module *network, const options *wanted, shard_tensor *images);
 
-/* The sum of the losses of features with their labels. sample: of shard_sample_classes; NULL: all classes. NULL with the error
+/* The sum of the losses of features with their labels. sample: the classes of the step. NULL with the error
  * set. Collective over the classifier's group. */
 shard_tensor *network_loss(shard_module *network, const options *wanted, shard_tensor *features, shard_tensor *labels,
-                           shard_tensor *sample);
+                           const class_sample *sample);
 
 /* Loads the values of --pretrained. Errors: ARGUMENT, a classifier of another number of identities; those of shard_load.
  * Collective over the world. */

@@ -20,24 +20,20 @@ static shard_status count_batch(trainer *run, const loader_batch *batch, int64_t
                        run->options->skip_bad_images);
 }
 
-/* The sample of the step: the labels of all its images, the same on any number of ranks. NULL for all classes, or with the error
- * set. */
-static shard_tensor *draw_sample(const trainer *run)
+/* The sample of the step, with the labels of all its images. */
+static shard_status draw_sample(const trainer *run, class_sample *made)
 {
     const options *wanted = run->options;
-    if (wanted->margin.sample_rate >= 1)
-        return NULL;
     int64_t count = wanted->training.batch, first = run->base.at.epoch_step * count;
     int64_t *labels = calloc((size_t)count, sizeof *labels);
-    if (!labels) {
-        shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
-        return NULL;
-    }
+    if (!labels)
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
     loader_labels(run->data.train, run->base.at.epoch, first, count, labels);
     shard_tensor *weight = shard_module_tensor(shard_module_child(run->base.model, NETWORK_CLASSIFIER), "weight");
-    shard_tensor *all = shard_from_host(labels, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+    shard_status status = class_sample_draw(made, labels, count, weight, wanted->margin.sample_rate,
+                                            wanted->margin.sample_correction, (uint64_t)wanted->training.seed, run->base.at.step);
     free(labels);
-    return shard_sample_classes(all, weight, wanted->margin.sample_rate, (uint64_t)wanted->training.seed, run->base.at.step);
+    return status;
 }
 
 /* The loss of the model group's images, and the gradient of the mean over the whole batch: each model group has the sum over its
@@ -51,11 +47,13 @@ static shard_status backward_batch(trainer *run, const loader_batch *batch, trai
         shard_tensor *labels = shard_from_host_async(batch->labels, SHARD_SHAPE(n), .dtype = SHARD_INT64);
         shard_tensor *pixels = shard_from_host_async(batch->images, SHARD_SHAPE(n, side, side, 3), .dtype = SHARD_UINT8);
         shard_event_record(batch->copied);
-        shard_tensor *sample = draw_sample(run), *loss;
+        class_sample sample = {NULL};
+        if (run->options->margin.sample_rate < 1)
+            draw_sample(run, &sample);
         shard_tensor *features = network_features(run->base.model, run->options, pixels);
         features = shard_gather_from_group(features, 0, run->base.model_group);
         labels = shard_gather_from_group(labels, 0, run->base.model_group);
-        loss = network_loss(run->base.model, run->options, features, labels, sample);
+        shard_tensor *loss = network_loss(run->base.model, run->options, features, labels, &sample);
         if (loss)
             made->loss = shard_item(loss);
         loss = shard_scale(loss, made->samples > 0 ? groups / (double)made->samples : 0);

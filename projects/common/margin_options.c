@@ -23,6 +23,9 @@ const command_option margin_rows[] = {
      "KIND", AT(text)},
     {COMMAND_NUMBER, "margin-scale", "of --margin's cosines; --margin none has none", "X", AT(scale), .least = 1e-3, .most = 1e6},
     SAMPLE_RATE(offsetof(margin_options, sample_rate)),
+    {COMMAND_FLAG, "sample-correction",
+     "add -log(R) of --sample-rate to the logits of classes that are no labels, so that the loss is about that over all classes",
+     AT(sample_correction)},
     {0},
 };
 
@@ -80,6 +83,8 @@ shard_status margin_options_read(margin_options *parsed)
     for (int i = 0; i < count; i++)
         m[kind->place[i]] = number[i];
     parsed->cosines = strcmp(kind->name, "none") != 0;
+    if (parsed->sample_correction && (parsed->cosines || parsed->sample_rate >= 1))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--sample-correction is for a --sample-rate below 1 and --margin none");
     parsed->m1 = m[0];
     parsed->m2 = m[1];
     parsed->m3 = m[2];
@@ -98,7 +103,10 @@ shard_status margin_options_describe(const margin_options *wanted, training_chec
     training_checkpoint_set_missing(of, "none"); /* in files of trainers without such an option */
     training_checkpoint_set(of, "margin_scale", "--margin-scale", TRAINING_ALWAYS, scale);
     training_checkpoint_set_missing(of, "none");
-    shard_status status = training_checkpoint_set(of, "sample_rate", "--sample-rate", TRAINING_ALWAYS, rate);
+    training_checkpoint_set(of, "sample_rate", "--sample-rate", TRAINING_ALWAYS, rate);
     training_checkpoint_set_missing(of, "1");
+    shard_status status = training_checkpoint_set(of, "sample_correction", "--sample-correction", TRAINING_GOES_ON,
+                                                  wanted->sample_correction ? "yes" : "no");
+    training_checkpoint_set_missing(of, "no");
     return status;
 }

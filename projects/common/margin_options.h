@@ -13,6 +13,7 @@ typedef struct margin_options {
     double m1, m2, m3; /* SHARD_MARGIN has the meaning of the numbers */
     double scale;
     double sample_rate; /* 1: all classes */
+    bool sample_correction;
 } margin_options;
 
 #define MARGIN_DEFAULTS                                                                                                          \
@@ -22,7 +23,7 @@ typedef struct margin_options {
 
 extern const command_option margin_rows[], sample_rate_rows[];
 
-/* --margin, --margin-scale, --sample-rate */
+/* --margin, --margin-scale, --sample-rate, --sample-correction */
 #define MARGIN_ROWS(type, field) TRAINING_TABLE(type, field, margin_rows, "")
 
 /* --sample-rate alone; field: a double */

@@ -80,6 +80,13 @@ shard_status head_open(trainer *run, bool fused)
 
 /* ---- sampled classes ---- */
 
+void head_close(trainer *run)
+{
+    shard_release(run->sample.classes);
+    shard_release(run->sample.correction);
+    run->sample = (class_sample){NULL};
+}
+
 shard_status head_draw(trainer *run)
 {
     const options *wanted = run->options;
@@ -89,14 +96,14 @@ shard_status head_draw(trainer *run)
     if (!labels)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " labels", count);
     loader_labels(run->data.train, run->base.at.epoch, first, count, labels);
-    shard_release(run->sample);
-    run->sample = NULL;
+    head_close(run);
     SHARD_SCOPE
     {
-        shard_tensor *all = shard_from_host(labels, SHARD_SHAPE(count), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
-        run->sample =
-            shard_keep(shard_sample_classes(all, shard_module_tensor(run->head->layer, "weight"), wanted->margin.sample_rate,
-                                            (uint64_t)wanted->training.seed, run->base.at.step));
+        class_sample_draw(&run->sample, labels, count, shard_module_tensor(run->head->layer, "weight"),
+                          wanted->margin.sample_rate, wanted->margin.sample_correction, (uint64_t)wanted->training.seed,
+                          run->base.at.step);
+        shard_keep(run->sample.classes);
+        shard_keep(run->sample.correction);
     }
     free(labels);
     return shard_last_status();
@@ -123,11 +130,12 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
         logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
     if (m->cosines)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample, .normalized = head->fused, .stash_share = wanted->head.stash,
+                                   .sample = run->sample.classes, .normalized = head->fused, .stash_share = wanted->head.stash,
                                    .margin = SHARD_MARGIN(.scale = wanted->margin.scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
-    else if (run->sample)
+    else if (run->sample.classes)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample, .stash_share = wanted->head.stash);
+                                   .sample = run->sample.classes, .sample_correction = run->sample.correction,
+                                   .stash_share = wanted->head.stash);
     else
         loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
                                              .label_smoothing = label_smoothing, .stash_share = wanted->head.stash);

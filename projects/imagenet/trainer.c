@@ -168,7 +168,7 @@ void trainer_close(trainer *run)
 {
     graph_close(run);
     results_close(run->results);
-    shard_release(run->sample);
+    head_close(run);
     training_run_close(&run->base);
     dataset_close(&run->data);
     *run = (trainer){0};

@@ -4,6 +4,7 @@
 #ifndef IMAGENET_TRAINER_H
 #define IMAGENET_TRAINER_H
 
+#include "class_sample.h"
 #include "dataset.h"
 #include "options.h"
 #include "results.h"
@@ -18,7 +19,7 @@ typedef struct trainer {
     shard_group *batch_group;   /* each rank of it has a range of each batch */
     shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
     struct head *head;          /* of the model, which then returns features; NULL: an ordinary final layer */
-    shard_tensor *sample;       /* the classes of the step; NULL: all */
+    class_sample sample;        /* the classes of the step */
     struct step_graph *graph;   /* NULL: without --cuda-graph */
     int64_t local_images;       /* images through this rank's model in the step or the validation */
     results *results;           /* of batches that batch_take has not read */
@@ -45,6 +46,9 @@ shard_status head_open(trainer *run, bool fused);
 /* Draws the classes of the step at run->base.at into run->sample, with the labels of all its images: the same on any number of
  * ranks and for all its micro-batches. */
 shard_status head_draw(trainer *run);
+
+/* Releases run->sample. */
+void head_close(trainer *run);
 
 /* The sum of the losses of features, recorded in training. *ranks becomes the labels' ranks among all classes, or NULL in
  * training with a margin or a sample. NULL with the error set. Collective over the model group if the layer is split. */

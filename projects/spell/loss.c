@@ -1,6 +1,8 @@
 /* The loss of a step: the softmax over all classes or a sample of them, or while rows are tied over the words of the batch. */
 #include "trainer.h"
 
+#include "class_sample.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -118,20 +120,17 @@ static shard_tensor *class_loss(trainer *run, shard_tensor *x, const batch *made
 {
     const options *wanted = run->options;
     shard_module *head = shard_module_child(run->base.model, "fc");
-    shard_tensor *labels = shard_from_host(made->labels, SHARD_SHAPE(made->own), .dtype = SHARD_INT64), *sample = NULL;
-    if (wanted->sample_rate < 1) { /* of the labels of all ranks, so that replicas have the same sample */
-        shard_tensor *all = shard_from_host(made->classes, SHARD_SHAPE(made->distinct), .dtype = SHARD_INT64);
-        sample = shard_sample_classes(all, shard_module_tensor(head, "weight"), wanted->sample_rate,
-                                      (uint64_t)wanted->training.seed, run->base.at.step);
-        if (!sample)
-            return NULL;
-    }
-    shard_tensor *logits = NULL, *loss = NULL;
+    shard_tensor *labels = shard_from_host(made->labels, SHARD_SHAPE(made->own), .dtype = SHARD_INT64), *logits = NULL,
+                 *loss = NULL;
+    class_sample sample; /* with the labels of all ranks, so that replicas have the same one */
+    if (class_sample_draw(&sample, made->classes, made->distinct, shard_module_tensor(head, "weight"), wanted->sample_rate, false,
+                          (uint64_t)wanted->training.seed, run->base.at.step) != SHARD_OK)
+        return NULL;
     SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
     {
         logits = shard_forward(head, shard_cast(x, head_dtype(&wanted->head, &wanted->training)));
-        loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample,
-                                   .stash_share = wanted->head.stash);
+        loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample.classes,
+                                   .sample_correction = sample.correction, .stash_share = wanted->head.stash);
     }
     shard_release(logits);
     return loss;

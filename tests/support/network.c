@@ -313,9 +313,13 @@ UNARY(linear_loss,
       times(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], net_labels(x), .label_smoothing = 0.1)))
 UNARY(linear_cosines, times(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], NULL, net_labels(x), .normalized = true,
                                                           .margin = SHARD_MARGIN(.scale = 3, .m3 = 0.2))))
-UNARY(linear_sample,
-      times(x, shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], net_labels(x),
-                                          .sample = shard_sample_classes(net_labels(x), n->leaf[NET_SQUARE], 0.5, 3, 4))))
+static shard_tensor *sampled_loss(const net *n, shard_tensor *x)
+{
+    shard_tensor *labels = net_labels(x), *sample = shard_sample_classes(labels, n->leaf[NET_SQUARE], 0.5, 3, 4);
+    return shard_linear_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], labels, .sample = sample,
+                                      .sample_correction = shard_sample_correction(sample, labels, 0.5));
+}
+UNARY(linear_sample, times(x, sampled_loss(n, x)))
 UNARY(binary_pairs, times(x, shard_binary_cross_entropy_with_logits(x, net_pairs(x), .reduction = SHARD_REDUCTION_BATCH_MEAN)))
 UNARY(linear_binary, times(x, shard_linear_binary_cross_entropy(x, n->leaf[NET_SQUARE], n->leaf[NET_BIAS], net_pairs(x))))
 
