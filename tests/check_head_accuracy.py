@@ -27,12 +27,12 @@ def main():
         first = subprocess.run(command, **run)
         assert first.returncode == 0, first.stderr
         rows = table(first.stdout)
-        assert len(rows) == 5 and len({row[0] for row in rows}) == 5, rows
+        assert len(rows) == 6 and len({row[0] for row in rows}) == 6, rows
         assert all(re.fullmatch(r"[\d.]+ %", cell) for row in rows for cell in row[1:3]), rows
         with open(keep, encoding="utf-8") as file:
             kept = json.load(file)["layers"]
         losses = [of["loss"] for of in kept.values()]
-        assert len(set(losses)) == 5, losses  # five layers, not one five times
+        assert len(set(losses)) == 6, losses  # six layers, not one six times
         assert subprocess.run([*command[:-3], "/nowhere", *command[-2:]], **run).stdout == first.stdout
         other = subprocess.run([*command, "--seed", "2"], **run)
         assert other.returncode and "other settings" in other.stderr, other.stderr
