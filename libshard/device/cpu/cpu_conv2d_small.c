@@ -66,7 +66,7 @@ static void convolve_pixel(const sides *d, const shard_cpu_tiler *tiler, int64_t
 {
     const shard_conv_shape *s = d->s;
     int64_t from_image = d->from.h * d->from.w * d->from.c, to_image = d->to.h * d->to.w * d->to.c;
-    int64_t taps = s->kh * s->kw, groups = shard_divide_up(s->n, SHARD_CPU_TILE_ROWS);
+    int64_t taps = s->kh * s->kw;
     float *to = d->to.data + pixel * d->to.c + block * BLOCK;
     for (int64_t n = 0; n < s->n; n++) {
         if (d->bias)
@@ -80,21 +80,18 @@ static void convolve_pixel(const sides *d, const shard_cpu_tiler *tiler, int64_t
         if (h < 0 || w < 0)
             continue;
         const float *from = d->from.data + (h * d->from.w + w) * d->from.c;
-        for (int64_t i = 0; i < groups; i++) {
-            int64_t n = s->n * i / groups, end = s->n * (i + 1) / groups;
-            shard_cpu_tile tile = {.images = 1,
-                                   .lines = 1,
-                                   .depth = d->from.c,
-                                   .a = from + n * from_image,
-                                   .a_row = from_image,
-                                   .a_step = 1,
-                                   .b = d->weight + (block * taps + tap) * d->from.c * BLOCK,
-                                   .b_step = BLOCK,
-                                   .c = to + n * to_image,
-                                   .c_row = to_image,
-                                   .accumulate = true};
-            tiler->multiply(&tile, end - n, BLOCK / tiler->width);
-        }
+        shard_cpu_tile tile = {.images = 1,
+                               .lines = 1,
+                               .depth = d->from.c,
+                               .a = from,
+                               .a_row = from_image,
+                               .a_step = 1,
+                               .b = d->weight + (block * taps + tap) * d->from.c * BLOCK,
+                               .b_step = BLOCK,
+                               .c = to,
+                               .c_row = to_image,
+                               .accumulate = true};
+        tiler->multiply(&tile, s->n, BLOCK / tiler->width);
     }
 }
 

@@ -24,7 +24,6 @@ enum {
     MOST_PIXELS = 256, /* as many as one row may have */
     WINDOW = 64,       /* floats of a window across all kw that is taken as one tap */
     COLS = SHARD_CPU_TILE_MOST_COLS,
-    ROWS = SHARD_CPU_TILE_ROWS,
 };
 
 /* The walk through the input; pitches are in floats. A tap is `window` floats wide: the channels; or, if they are
@@ -77,6 +76,7 @@ static void multiply_tap(const walk *w, const float *x, int64_t images, int64_t 
     shard_cpu_tile tile = {.images = images,
                            .lines = end - first,
                            .depth = right - left,
+                           .a = x + ((first * s->stride_h + offset_h) * w->w + left * s->stride_w + offset_w) * s->c,
                            .a_row = 1,
                            .a_image = w->h * w->w * s->c,
                            .a_line = s->stride_h * w->w * s->c,
@@ -85,16 +85,10 @@ static void multiply_tap(const walk *w, const float *x, int64_t images, int64_t 
                            .b_image = (row_end - row) * s->ow * w->panel,
                            .b_line = s->ow * w->panel,
                            .b_step = w->panel,
+                           .c = sums + tap * w->window * s->o,
                            .c_row = s->o,
                            .accumulate = true};
-    x += ((first * s->stride_h + offset_h) * w->w + left * s->stride_w + offset_w) * s->c;
-    int64_t tiles = shard_divide_up(w->window, ROWS);
-    for (int64_t i = 0; i < tiles; i++) {
-        int64_t c = w->window * i / tiles, c_end = w->window * (i + 1) / tiles;
-        tile.a = x + c;
-        tile.c = sums + (tap * w->window + c) * s->o;
-        w->tiler->multiply(&tile, c_end - c, (int)(w->panel / w->tiler->width));
-    }
+    w->tiler->multiply(&tile, w->window, (int)(w->panel / w->tiler->width));
 }
 
 /* The rows [row, row_end) of some images, one panel of output channels. */

@@ -8,12 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SHARD_CPU_TILE_ROWS = 6, SHARD_CPU_TILE_MOST_COLS = 64 };
+enum {
+    SHARD_CPU_TILE_ROWS = 6, /* that are computed at a time */
+    SHARD_CPU_TILE_MOST_COLS = 64,
+    SHARD_CPU_TILE_FETCH = 8, /* steps of the depth between fetches */
+    SHARD_CPU_CACHE_LINE = 64 /* bytes */
+};
 
 /* c[i, j] = sum over n < images, l < lines, k < depth of
  *     a[i * a_row + n * a_image + l * a_line + k * a_step] * b[n * b_image + l * b_line + k * b_step + j]
- * (+ c[i, j] if accumulate), for i < rows <= TILE_ROWS and all columns j of a
- * tile, of which there are `vectors` times `width`. */
+ * (+ c[i, j] if accumulate), for i < rows and all columns j of a tile, of which
+ * there are `vectors` times `width`. */
 typedef struct shard_cpu_tile {
     int64_t images, lines, depth;
     const void *a; /* elements of the tiler's kind, as those of b */
@@ -23,6 +28,10 @@ typedef struct shard_cpu_tile {
     float *c;
     int64_t c_row;
     bool accumulate;
+    /* Memory that is fetched into the second-level cache meanwhile: these lines in each TILE_FETCH steps of the depth of each
+     * TILE_ROWS rows. */
+    const char *fetch;
+    int fetch_lines;
 } shard_cpu_tile;
 
 /* An element of a and b has 4 bytes. It is a float32 number or a pair of bfloat16 numbers, of which a product is the sum of
