@@ -4,6 +4,7 @@
 #include "support/kernels.h"
 
 #include "base/dtype.h"
+#include "base/math.h"
 #include "device/cpu/cpu_head_products.h"
 #include "device/cpu/kernels/pick.h"
 
@@ -324,11 +325,63 @@ START_TEST(tilers_in_order)
 }
 END_TEST
 
+/* Each product fetches its part of the memory ahead: all of it is fetched when the last one is computed. */
+START_TEST(fetches_what_is_ahead)
+{
+    enum { IN = 128, CLASSES = 48, PARTS = 2, LINES = 1000 };
+    static const int64_t rows_of[] = {2, 13, 32, 128};
+    int64_t rows = rows_of[_i];
+    size_t bytes = sizeof(float);
+    char *ahead_of_all = calloc(PARTS * LINES, SHARD_CPU_CACHE_LINE);
+    float *x = calloc((size_t)(rows * IN), bytes), *weight = calloc(IN * CLASSES, bytes),
+          *sum = calloc((size_t)(rows * IN), bytes);
+    float *panel = calloc(CLASSES * SHARD_CPU_TILE_MOST_COLS, bytes), *gradient = calloc(IN * CLASSES, bytes);
+    const shard_head h = {
+        .loss = {.rows = rows, .cols = CLASSES}, .in = IN, .dtype = SHARD_FLOAT32, .weight_dtype = SHARD_FLOAT32};
+    for (int choice = 0; shard_cpu_tiler_at(choice); choice++) {
+        shard_cpu_head_sweep s = {.h = &h, .tiler = shard_cpu_tiler_at(choice), .in_pitch = IN, .in_place = true, .x = x};
+        s.pitch = shard_round_up(rows, s.tiler->width);
+        float *by_row = calloc((size_t)(s.pitch * IN), bytes), *by_feature = calloc((size_t)(s.pitch * IN), bytes);
+        float *z = calloc((size_t)(s.pitch * CLASSES), bytes);
+        s.by_row = by_row;
+        s.by_feature = by_feature;
+        for (int parts = 1; parts <= PARTS; parts++) {
+            shard_cpu_head_tile t = {.count = CLASSES, .pitch = IN, .weight = weight};
+            shard_cpu_head_ahead of_gradient = {.fetches = shard_cpu_head_fetches_of_gradient(&s, CLASSES)};
+            t.ahead.fetches = shard_cpu_head_fetches_of_tile(&s, CLASSES, true);
+            for (int i = 0; i < parts; i++) {
+                const char *part = ahead_of_all + i * LINES * SHARD_CPU_CACHE_LINE;
+                shard_cpu_head_fetch(&t.ahead, part, LINES * SHARD_CPU_CACHE_LINE - 1);
+                shard_cpu_head_fetch(&of_gradient, part, LINES * SHARD_CPU_CACHE_LINE);
+            }
+            shard_cpu_head_add_logits(&s, &t, z);
+            ck_assert_int_lt(t.ahead.lines, parts * LINES);
+            shard_cpu_head_add_weighted(&s, &t, z, panel, sum);
+            shard_cpu_head_multiply_gradient(&s, CLASSES, z, gradient, &of_gradient);
+            ck_assert_int_eq(t.ahead.lines, 0);
+            ck_assert_int_eq(of_gradient.lines, 0);
+            for (int i = 0; i < parts; i++)
+                ck_assert_ptr_eq(t.ahead.part[i].memory, ahead_of_all + (i + 1) * LINES * SHARD_CPU_CACHE_LINE);
+        }
+        free(by_row);
+        free(by_feature);
+        free(z);
+    }
+    free(ahead_of_all);
+    free(x);
+    free(weight);
+    free(sum);
+    free(panel);
+    free(gradient);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu_head");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, equals_double, 0, MOST_ROWS);
     tcase_add_test(all, tilers_in_order);
+    tcase_add_loop_test(all, fetches_what_is_ahead, 0, 4);
     return test_run_on_cpu(suite);
 }

@@ -457,7 +457,7 @@ START_TEST(test_gradient_is_not_rounded)
         shard_gradient_source *source = shard_source_of_matrix(gradient);
         ck_assert_ptr_nonnull(source);
         source->references++;
-        check_ok(shard_source_pass(source, (shard_range){.size = CLASSES}, take, &t));
+        check_ok(shard_source_pass(source, (shard_range){.size = CLASSES}, &(shard_row_receiver){.take = take, .context = &t}));
         shard_gradient_source_unref(source);
         double *rounded = values_of(gradient);
         for (int64_t i = 0; i < FEATURES * CLASSES; i++)

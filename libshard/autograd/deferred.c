@@ -33,19 +33,19 @@ static void forget_source(deferred *d)
 
 /* ---- computing ---- */
 
-/* Allocates the memory of the source's deferred gradients, and computes them. With `take` the matrix's has no memory. */
-static shard_status compute(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
+/* Allocates the memory of the source's deferred gradients, and computes them. With a receiver the matrix's has no memory. */
+static shard_status compute(shard_gradient_source *source, shard_range rows, const shard_row_receiver *receiver)
 {
     void *memory[SHARD_SOURCE_GRADIENTS] = {NULL};
     shard_status status = source->type->check(source);
-    for (int i = take ? SHARD_SOURCE_VECTOR : 0; i < SHARD_SOURCE_GRADIENTS && status == SHARD_OK; i++) {
+    for (int i = receiver ? SHARD_SOURCE_VECTOR : 0; i < SHARD_SOURCE_GRADIENTS && status == SHARD_OK; i++) {
         shard_storage *storage = source->gradient[i];
         memory[i] = storage ? shard_storage_allocate(storage) : NULL;
         status = storage && !memory[i] ? shard_last_status() : SHARD_OK;
-        if (memory[i] && take)
+        if (memory[i] && receiver)
             status = storage->device->ops->zero(storage->device, memory[i], storage->bytes);
     }
-    return status == SHARD_OK ? source->type->compute(source, rows, memory, take, context) : status;
+    return status == SHARD_OK ? source->type->compute(source, rows, memory, receiver) : status;
 }
 
 /* The gradients that are in memory stay there, and are not deferred any more. */
@@ -63,19 +63,19 @@ void shard_source_evict(shard_gradient_source *source)
             shard_storage_give_back(source->gradient[i]);
 }
 
-shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
+shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, const shard_row_receiver *receiver)
 {
     shard_source_evict(source);
-    shard_status status = compute(source, rows, take, context);
+    shard_status status = compute(source, rows, receiver);
     if (status != SHARD_OK)
         shard_source_evict(source);
     return status;
 }
 
-shard_status shard_source_finish(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context)
+shard_status shard_source_finish(shard_gradient_source *source, shard_range rows, const shard_row_receiver *receiver)
 {
     source->references++;
-    shard_status status = shard_source_pass(source, rows, take, context);
+    shard_status status = shard_source_pass(source, rows, receiver);
     keep_computed(source);
     shard_gradient_source_unref(source);
     return status;
@@ -86,7 +86,7 @@ static shard_status start(shard_materializer *materializer)
     deferred *d = (deferred *)materializer;
     if (!d->source)
         return shard_error(SHARD_ERROR_INTERNAL, "a deferred gradient was evicted after it was computed");
-    return shard_source_finish(d->source, (shard_range){0}, NULL, NULL);
+    return shard_source_finish(d->source, (shard_range){0}, NULL);
 }
 
 static void destroy(shard_materializer *materializer)
@@ -216,7 +216,8 @@ shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *t
                            shard_dtype_name(gradient->dtype), shard_shape_text(&gradient->shape));
     SHARD_TRY(shard_graph_refuse(function));
     shard_gradient_source *source = shard_source_of_matrix(gradient);
-    shard_status status = source ? shard_source_finish(source, (shard_range){0, gradient->shape.dim[0]}, take, context)
+    const shard_row_receiver receiver = {.take = take, .context = context};
+    shard_status status = source ? shard_source_finish(source, (shard_range){0, gradient->shape.dim[0]}, &receiver)
                                  : pass_values(gradient, take, context);
     return status == SHARD_OK ? SHARD_OK : shard_error(status, "%s: the function that takes the rows failed", function);
 }

@@ -12,6 +12,7 @@
 #define SHARD_AUTOGRAD_DEFERRED_H
 
 #include "autograd/autograd.h"
+#include "device/head.h"
 
 typedef struct shard_gradient_source shard_gradient_source;
 
@@ -24,12 +25,20 @@ typedef struct shard_source_facts {
     int64_t gathered_bytes;     /* that all replicas have already */
 } shard_source_facts;
 
+/* Takes the gradient of rows of a matrix, in runs, as shard_take_gradient_rows. */
+typedef struct shard_row_receiver {
+    shard_take_rows *take;
+    void *context;
+    shard_row_array updated[SHARD_UPDATE_ARRAYS]; /* as of shard_head_gradient, from the first of the rows on */
+    int updated_arrays;
+} shard_row_receiver;
+
 typedef struct shard_gradient_source_type {
     /* An error if what the gradients are computed from was written to. */
     shard_status (*check)(const shard_gradient_source *);
-    /* Writes the gradients to memory[SHARD_SOURCE_...], apart from those that are NULL. With `take` the gradient of these rows
-     * of the matrix is passed to it, and of the vector the same rows are written. */
-    shard_status (*compute)(shard_gradient_source *, shard_range rows, void *const *memory, shard_take_rows *take, void *context);
+    /* Writes the gradients to memory[SHARD_SOURCE_...], apart from those that are NULL. With a receiver the gradient of these
+     * rows of the matrix is passed to it, and of the vector the same rows are written. */
+    shard_status (*compute)(shard_gradient_source *, shard_range rows, void *const *memory, const shard_row_receiver *);
     shard_status (*describe)(shard_gradient_source *, shard_source_facts *facts);
     /* Replaces the rows that were added since the last call by those of all ranks, each times that rank's `scale`. facts: of
      * each rank. Collective over the group, also after an error. */
@@ -70,11 +79,11 @@ shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient);
  * *gathered is set to whether that was done: not if the ranks' sources differ, or if they have more bytes together than the
  * gradient, which may as well be in memory. Collective over the group, also after an error. */
 shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered);
-/* Passes the gradient of these rows of the matrix to `take` as shard_take_gradient_rows, and computes the source's other
+/* Passes the gradient of these rows of the matrix to the receiver, and computes the source's other
  * gradients, which are in memory until they are evicted: of these rows, the others are 0. All stay deferred. */
-shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context);
+shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, const shard_row_receiver *);
 void shard_source_evict(shard_gradient_source *source);
-/* The last pass: gradients that are in memory afterwards stay there, and are not deferred any more. take NULL: all are. */
-shard_status shard_source_finish(shard_gradient_source *source, shard_range rows, shard_take_rows *take, void *context);
+/* The last pass: gradients that are in memory afterwards stay there, and are not deferred any more. NULL: all are. */
+shard_status shard_source_finish(shard_gradient_source *source, shard_range rows, const shard_row_receiver *);
 
 #endif

@@ -83,6 +83,15 @@ typedef struct shard_head_rows {
     const double *lse, *slope, *scale;
 } shard_head_rows;
 
+/* Arrays of an update, at most: the value, its compensation, and the states. */
+enum { SHARD_UPDATE_ARRAYS = 2 + SHARD_OPTIMIZER_STATES };
+
+/* Rows of memory, `bytes` each and without gaps. */
+typedef struct shard_row_array {
+    const char *memory;
+    int64_t bytes;
+} shard_row_array;
+
 /* The receiver of the weight's gradient. */
 typedef struct shard_head_gradient {
     /* Like the weight, of its type; NULL: `take` gets the gradient, or nobody if that is NULL too. With a list the other rows
@@ -92,6 +101,9 @@ typedef struct shard_head_gradient {
      * device may call it from several threads at a time, for different rows. */
     shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
     void *context;
+    /* Arrays that `take` reads and writes, from the weight's first row on: a device may fetch them ahead. */
+    shard_row_array updated[SHARD_UPDATE_ARRAYS];
+    int updated_arrays;
     void *bias;                       /* [cols] of the weight's type, or NULL; with a list [weight_rows] */
     bool accumulate, accumulate_bias; /* add to the memory; else overwrite it */
     void *input;                      /* [rows, in] of the wide type, which dz weight is added to, or NULL; without a stash */

@@ -82,15 +82,14 @@ static shard_status check(const shard_gradient_source *source)
 
 /* A receiver of rows that counts them from the weight's first row on. */
 typedef struct offset_take {
-    shard_take_rows *take;
-    void *context;
+    const shard_row_receiver *to;
     int64_t first;
 } offset_take;
 
 static shard_status take_from(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
-    const offset_take *to = context;
-    return to->take(to->context, device, to->first + first, count, gradient);
+    const offset_take *offset = context;
+    return offset->to->take(offset->to->context, device, offset->first + first, count, gradient);
 }
 
 static const void *element(const void *array, int64_t index, shard_dtype dtype)
@@ -133,13 +132,13 @@ static void restrict_to(shard_head *head, shard_range rows, offset_take *take, v
     take->first = first;
 }
 
-static shard_status compute(shard_gradient_source *source, shard_range part, void *const *memory, shard_take_rows *take,
-                            void *context)
+static shard_status compute(shard_gradient_source *source, shard_range part, void *const *memory,
+                            const shard_row_receiver *receiver)
 {
     head_source *s = (head_source *)source;
     shard_head head = s->head;
     void *kept[SHARD_HEAD_ORIGINS], *bias = memory[SHARD_SOURCE_VECTOR];
-    offset_take offset = {take, context, 0};
+    offset_take offset = {receiver, 0};
     if (!shard_load(SHARD_HEAD_ORIGINS, s->kept, kept))
         return shard_last_status();
     head.weight = kept[WEIGHT];
@@ -156,10 +155,12 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
     head.margin_shift = s->array[MARGIN_SHIFT];
     head.margin_slope = s->array[MARGIN_SLOPE];
     const shard_head_rows rows = {.lse = s->array[LSE], .slope = s->array[SLOPE], .scale = s->array[SCALE]};
-    if (take && part.size < head.weight_rows)
+    if (receiver && part.size < head.weight_rows)
         restrict_to(&head, part, &offset, &bias);
-    const shard_head_gradient to = {
-        .weight = memory[SHARD_SOURCE_MATRIX], .take = take ? take_from : NULL, .context = &offset, .bias = bias};
+    shard_head_gradient to = {
+        .weight = memory[SHARD_SOURCE_MATRIX], .take = receiver ? take_from : NULL, .context = &offset, .bias = bias};
+    for (int i = 0; receiver && i < receiver->updated_arrays; i++)
+        to.updated[to.updated_arrays++] = receiver->updated[i];
     return shard_head_weight_gradient(s->device, &head, &rows, &to);
 }
 

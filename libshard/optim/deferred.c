@@ -62,6 +62,22 @@ static shard_status step_rows(void *context, shard_device *device, int64_t first
     return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
 }
 
+static void add_updated(shard_row_receiver *receiver, const void *memory, int64_t columns, shard_dtype dtype)
+{
+    if (memory)
+        receiver->updated[receiver->updated_arrays++] = (shard_row_array){memory, columns * (int64_t)shard_dtype_size(dtype)};
+}
+
+/* States of a number for each row are left out: they are few bytes. */
+static void list_updated(shard_row_receiver *receiver, const rows_step *s)
+{
+    int64_t columns = columns_of(s->slot);
+    add_updated(receiver, s->update->value, columns, s->types.value);
+    add_updated(receiver, s->update->compensation, columns, s->types.value);
+    for (int i = s->optimizer->ops->row_states; i < s->optimizer->ops->states; i++)
+        add_updated(receiver, s->update->state[i], columns, s->types.state[i]);
+}
+
 shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step)
 {
     shard_tensor *matrix = slot->range.tensor; /* or whole rows of it */
@@ -74,7 +90,9 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     SHARD_TRY(update.value ? shard_take_states(optimizer, slot, &update) : shard_last_status());
     rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
     context.types.gradient = wide_of(matrix);
-    SHARD_TRY(shard_source_finish(source_of(slot), rows_of(slot), step_rows, &context));
+    shard_row_receiver receiver = {.take = step_rows, .context = &context};
+    list_updated(&receiver, &context);
+    SHARD_TRY(shard_source_finish(source_of(slot), rows_of(slot), &receiver));
     shard_tensor_count_write(matrix);
     return SHARD_OK;
 }
@@ -103,7 +121,7 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
                         wide_of(matrix)};
     shard_status status = context.sums ? device->ops->zero(device, context.sums, bytes) : shard_last_status();
     if (status == SHARD_OK)
-        status = shard_source_pass(source_of(slot), rows, sum_rows, &context);
+        status = shard_source_pass(source_of(slot), rows, &(const shard_row_receiver){.take = sum_rows, .context = &context});
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, rows.size, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, context.sums, bytes);
@@ -121,7 +139,8 @@ shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const s
     const shard_tensor *range = slot->range.tensor;
     shard_gradient_source *source = shard_slot_has_gradient(slot) ? shard_source_of(range->leaf->grad) : NULL;
     bool in_rows = !optimizer->ops->trust && !shard_is_capturing() && shard_numel(range) && !source_of(slot);
-    return source && in_rows && !range->leaf->grad->storage->memory ? shard_source_pass(source, rows_of(slot), ignore_rows, NULL)
+    const shard_row_receiver receiver = {.take = ignore_rows};
+    return source && in_rows && !range->leaf->grad->storage->memory ? shard_source_pass(source, rows_of(slot), &receiver)
                                                                     : SHARD_OK;
 }
 

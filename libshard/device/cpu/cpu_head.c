@@ -235,7 +235,11 @@ static tile tile_at(lane *l, int64_t first, bool multiplies)
     t.weight = s->in_place ? (const void *)rows : l->weight;
     if (multiplies && !s->in_place)
         convert_rows(l, rows, t.count);
-    t.blocks = multiplies && s->in_place ? shard_cpu_head_blocks(s, t.count, l->sum != NULL) : 0;
+    if (multiplies && s->in_place) {
+        int64_t bytes = h->in * (int64_t)shard_dtype_size(h->weight_dtype), next = first + t.count;
+        t.ahead.fetches = shard_cpu_head_fetches_of_tile(s, t.count, l->sum != NULL);
+        shard_cpu_head_fetch(&t.ahead, rows + t.count * bytes, shard_min(s->tile, h->loss.cols - next) * bytes);
+    }
     return t;
 }
 
@@ -403,6 +407,20 @@ static shard_status give(lane *l, shard_device *device, const shard_head_gradien
     return SHARD_OK;
 }
 
+/* What is updated after the gradients of `count` rows from `first` on: fetched while those before are computed. A tile whose
+ * logits were computed has its weight in the cache already. */
+static shard_cpu_head_ahead update_ahead(const sweep *s, const shard_head_gradient *to, int64_t first, int64_t count,
+                                         bool with_weight)
+{
+    shard_cpu_head_ahead ahead = {.fetches = shard_cpu_head_fetches_of_gradient(s, BLOCK)};
+    for (int i = 0; i < to->updated_arrays; i++) {
+        const shard_row_array *array = &to->updated[i];
+        if (with_weight || array->memory != s->h->weight)
+            shard_cpu_head_fetch(&ahead, array->memory + first * array->bytes, count * array->bytes);
+    }
+    return ahead;
+}
+
 static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t first, const shard_head_rows *rows,
                                      const shard_head_gradient *to)
 {
@@ -431,9 +449,11 @@ static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t firs
     for (int64_t i = 0; i < t.count && status == SHARD_OK && (to->weight || to->take); i += BLOCK) {
         int64_t count = shard_min(BLOCK, t.count - i);
         const float *dz = l->z + i * s->pitch;
+        int64_t next = first + i + count, rest = h->loss.cols - next;
+        shard_cpu_head_ahead ahead = update_ahead(s, to, next, shard_min(BLOCK, rest), place_at(s, next) != NULL);
         if (l->dz)
             s->kernels->narrow(SHARD_BFLOAT16, count * s->pitch, dz, l->dz);
-        shard_cpu_head_multiply_gradient(s, count, l->dz ? l->dz : (const void *)dz, l->gradient);
+        shard_cpu_head_multiply_gradient(s, count, l->dz ? l->dz : (const void *)dz, l->gradient, &ahead);
         status = give(l, device, to, first + i, count);
     }
     return status;

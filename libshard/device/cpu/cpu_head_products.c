@@ -5,9 +5,10 @@
 #include <string.h>
 
 enum {
-    DEPTH = 128,     /* elements of a block of a product: its panel stays in the first-level cache */
-    CACHE_LINE = 64, /* bytes */
-    ELEMENT = 4,     /* bytes of a tiler's element */
+    PANEL_BYTES = 16 << 10, /* of a block of a product of few columns: its panel stays in the first-level cache, of 32 KiB */
+    LEAST_DEPTH = 128,      /* elements of a block */
+    ELEMENT = 4,            /* bytes of a tiler's element */
+    ROW_BYTES = 32,         /* a panel's rows are multiples of it */
 };
 
 int shard_cpu_head_choice;
@@ -45,30 +46,64 @@ static const void *element(const void *array, int64_t index)
     return (const char *)array + index * ELEMENT;
 }
 
-int64_t shard_cpu_head_blocks(const shard_cpu_head_sweep *s, int64_t count, bool sum)
+/* The elements along the sum of a block of a product, whose panel has so many columns. */
+static int64_t depth_of_block(int64_t cols)
 {
-    int64_t panel = (int64_t)s->tiler->width * s->tiler->most_vectors, depth = shard_divide_up(s->h->in, s->tiler->pack);
-    int64_t classes = shard_divide_up(count, DEPTH * s->tiler->pack);
-    int64_t logits =
-        shard_divide_up(s->pitch, panel) * shard_divide_up(depth, DEPTH) * shard_divide_up(count, SHARD_CPU_TILE_ROWS);
-    return (s->h->loss.rows == 1 ? 0 : logits) +
-           (sum ? classes * shard_divide_up(s->in_pitch, panel) * shard_divide_up(s->h->loss.rows, SHARD_CPU_TILE_ROWS) : 0);
+    return shard_max(PANEL_BYTES / (ELEMENT * cols), LEAST_DEPTH);
 }
 
-/* Fetches a block's part of the weight's next tile, if its rows are used in place: memory is read while the products of this
- * one are computed. */
-static void fetch_part(const shard_cpu_head_sweep *s, shard_cpu_head_tile *t)
+/* ---- fetching ---- */
+
+/* How often a product of `rows` rows fetches. */
+static int64_t fetches(int64_t rows, int64_t depth)
+{
+    return shard_divide_up(rows, SHARD_CPU_TILE_ROWS) * shard_divide_up(depth, SHARD_CPU_TILE_FETCH);
+}
+
+static int64_t panels(const shard_cpu_head_sweep *s, int64_t cols)
+{
+    return shard_divide_up(cols, (int64_t)s->tiler->width * s->tiler->most_vectors);
+}
+
+int64_t shard_cpu_head_fetches_of_tile(const shard_cpu_head_sweep *s, int64_t count, bool sum)
 {
     const shard_head *h = s->h;
-    int64_t row = h->in * (int64_t)shard_dtype_size(h->weight_dtype), next = t->first + s->tile;
-    int64_t bytes = shard_min(s->tile, h->loss.cols - next) * row, block = t->computed++;
-    if (bytes <= 0 || block >= t->blocks)
-        return;
-    const char *from = (const char *)h->weight + next * row;
-    int64_t lines = shard_divide_up(bytes, CACHE_LINE);
-    for (int64_t i = lines * block / t->blocks; i < lines * (block + 1) / t->blocks; i++)
-        __builtin_prefetch(from + i * CACHE_LINE, 0, 2);
+    int64_t logits = h->loss.rows == 1 ? 0 : panels(s, s->pitch) * fetches(count, shard_divide_up(h->in, s->tiler->pack));
+    return logits + (sum ? panels(s, s->in_pitch) * fetches(h->loss.rows, shard_divide_up(count, s->tiler->pack)) : 0);
 }
+
+int64_t shard_cpu_head_fetches_of_gradient(const shard_cpu_head_sweep *s, int64_t count)
+{
+    return panels(s, s->in_pitch) * fetches(count, shard_divide_up(s->h->loss.rows, s->tiler->pack));
+}
+
+void shard_cpu_head_fetch(shard_cpu_head_ahead *ahead, const void *memory, int64_t bytes)
+{
+    if (bytes <= 0 || ahead->parts == SHARD_CPU_HEAD_PARTS)
+        return;
+    ahead->part[ahead->parts++] = (shard_cpu_head_part){memory, shard_divide_up(bytes, SHARD_CPU_CACHE_LINE)};
+    ahead->lines += shard_divide_up(bytes, SHARD_CPU_CACHE_LINE);
+}
+
+/* Has a product fetch its part of what is ahead. */
+static void fetch_part(shard_cpu_head_ahead *ahead, int64_t rows, shard_cpu_tile *product)
+{
+    int64_t here = fetches(rows, product->depth);
+    shard_cpu_head_part *part = &ahead->part[ahead->current];
+    if (ahead->lines <= 0 || ahead->fetches <= 0)
+        return;
+    int64_t lines = shard_min(shard_divide_up(ahead->lines, ahead->fetches), shard_divide_up(part->lines, here));
+    int64_t fetched = shard_min(part->lines, here * lines);
+    product->fetch = part->memory;
+    product->fetch_lines = (int)lines;
+    part->memory += fetched * SHARD_CPU_CACHE_LINE;
+    part->lines -= fetched;
+    ahead->lines -= fetched;
+    ahead->fetches -= here;
+    ahead->current += part->lines == 0;
+}
+
+/* ---- products ---- */
 
 void shard_cpu_head_add_logits(const shard_cpu_head_sweep *s, shard_cpu_head_tile *t, float *z)
 {
@@ -77,27 +112,32 @@ void shard_cpu_head_add_logits(const shard_cpu_head_sweep *s, shard_cpu_head_til
                                  s->pitch);
         return;
     }
-    int64_t depth = shard_divide_up(s->h->in, s->tiler->pack), pitch = t->pitch / s->tiler->pack;
+    int64_t depth = shard_divide_up(s->h->in, s->tiler->pack);
     for (int64_t row = 0, cols; row < s->pitch; row += cols) {
         cols = shard_cpu_panel_cols(s->tiler, s->h->loss.rows, row);
-        for (int64_t k = 0; k < depth; k += DEPTH) {
-            for (int64_t i = 0; i < t->count; i += SHARD_CPU_TILE_ROWS) {
-                fetch_part(s, t);
-                shard_cpu_tile product = {.images = 1,
-                                          .lines = 1,
-                                          .depth = shard_min(DEPTH, depth - k),
-                                          .a = element(t->weight, i * pitch + k),
-                                          .a_row = pitch,
-                                          .a_step = 1,
-                                          .b = element(s->by_row, row * depth + k * cols),
-                                          .b_step = cols,
-                                          .c = z + i * s->pitch + row,
-                                          .c_row = s->pitch,
-                                          .accumulate = true};
-                s->tiler->multiply(&product, shard_min(t->count - i, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
-            }
+        for (int64_t k = 0, steps; k < depth; k += steps) {
+            steps = shard_min(depth_of_block(cols), depth - k);
+            shard_cpu_tile product = {.images = 1,
+                                      .lines = 1,
+                                      .depth = steps,
+                                      .a = element(t->weight, k),
+                                      .a_row = t->pitch / s->tiler->pack,
+                                      .a_step = 1,
+                                      .b = element(s->by_row, row * depth + k * cols),
+                                      .b_step = cols,
+                                      .c = z + row,
+                                      .c_row = s->pitch,
+                                      .accumulate = true};
+            fetch_part(&t->ahead, t->count, &product);
+            s->tiler->multiply(&product, t->count, (int)(cols / s->tiler->width));
         }
     }
+}
+
+static void copy_row(const float *from, int64_t cols, float *to)
+{
+    for (int64_t j = 0; j < cols; j += ROW_BYTES / ELEMENT)
+        memcpy(to + j, from + j, ROW_BYTES);
 }
 
 /* Columns [first, first + cols) of `count` of the tile's rows: those are apart by what may be a power of two, few sets of a
@@ -106,7 +146,7 @@ static void pack_columns(const shard_cpu_head_sweep *s, const shard_cpu_head_til
                          int64_t cols, void *panel)
 {
     for (int64_t i = 0; i < count && s->tiler->pack == 1; i++)
-        memcpy((float *)panel + i * cols, (const float *)t->weight + (row + i) * t->pitch + first, (size_t)cols * sizeof(float));
+        copy_row((const float *)t->weight + (row + i) * t->pitch + first, cols, (float *)panel + i * cols);
     for (int64_t i = 0; i < count && s->tiler->pack == 2; i += 2) {
         const uint16_t *from = (const uint16_t *)t->weight + (row + i) * t->pitch + first;
         s->kernels->interleave(cols, from, i + 1 < count ? from + t->pitch : NULL, (uint32_t *)panel + i / 2 * cols);
@@ -116,48 +156,46 @@ static void pack_columns(const shard_cpu_head_sweep *s, const shard_cpu_head_til
 void shard_cpu_head_add_weighted(const shard_cpu_head_sweep *s, shard_cpu_head_tile *t, const void *exponentials, void *panel,
                                  float *sum)
 {
-    int64_t rows = s->h->loss.rows, classes = DEPTH * s->tiler->pack;
-    for (int64_t first = 0; first < t->count; first += classes) {
-        int64_t count = shard_min(classes, t->count - first);
-        for (int64_t k = 0, cols; k < s->in_pitch; k += cols) {
-            cols = shard_cpu_panel_cols(s->tiler, s->h->in, k);
+    int64_t pack = s->tiler->pack;
+    for (int64_t k = 0, cols; k < s->in_pitch; k += cols) {
+        cols = shard_cpu_panel_cols(s->tiler, s->h->in, k);
+        for (int64_t first = 0, count; first < t->count; first += count) {
+            count = shard_min(depth_of_block(cols) * pack, t->count - first);
             pack_columns(s, t, first, count, k, cols, panel);
-            for (int64_t row = 0; row < rows; row += SHARD_CPU_TILE_ROWS) {
-                fetch_part(s, t);
-                shard_cpu_tile product = {.images = 1,
-                                          .lines = 1,
-                                          .depth = shard_divide_up(count, s->tiler->pack),
-                                          .a = element(exponentials, first / s->tiler->pack * s->pitch + row),
-                                          .a_row = 1,
-                                          .a_step = s->pitch,
-                                          .b = panel,
-                                          .b_step = cols,
-                                          .c = sum + row * s->in_pitch + k,
-                                          .c_row = s->in_pitch,
-                                          .accumulate = true};
-                s->tiler->multiply(&product, shard_min(rows - row, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
-            }
+            shard_cpu_tile product = {.images = 1,
+                                      .lines = 1,
+                                      .depth = shard_divide_up(count, pack),
+                                      .a = element(exponentials, first / pack * s->pitch),
+                                      .a_row = 1,
+                                      .a_step = s->pitch,
+                                      .b = panel,
+                                      .b_step = cols,
+                                      .c = sum + k,
+                                      .c_row = s->in_pitch,
+                                      .accumulate = true};
+            fetch_part(&t->ahead, s->h->loss.rows, &product);
+            s->tiler->multiply(&product, s->h->loss.rows, (int)(cols / s->tiler->width));
         }
     }
 }
 
-void shard_cpu_head_multiply_gradient(const shard_cpu_head_sweep *s, int64_t count, const void *dz, float *gradient)
+void shard_cpu_head_multiply_gradient(const shard_cpu_head_sweep *s, int64_t count, const void *dz, float *gradient,
+                                      shard_cpu_head_ahead *ahead)
 {
-    int64_t depth = shard_divide_up(s->h->loss.rows, s->tiler->pack), pitch = s->pitch / s->tiler->pack;
+    int64_t depth = shard_divide_up(s->h->loss.rows, s->tiler->pack);
     for (int64_t k = 0, cols; k < s->in_pitch; k += cols) {
         cols = shard_cpu_panel_cols(s->tiler, s->h->in, k);
-        for (int64_t i = 0; i < count; i += SHARD_CPU_TILE_ROWS) {
-            shard_cpu_tile product = {.images = 1,
-                                      .lines = 1,
-                                      .depth = depth,
-                                      .a = element(dz, i * pitch),
-                                      .a_row = pitch,
-                                      .a_step = 1,
-                                      .b = element(s->by_feature, k * depth),
-                                      .b_step = cols,
-                                      .c = gradient + i * s->in_pitch + k,
-                                      .c_row = s->in_pitch};
-            s->tiler->multiply(&product, shard_min(count - i, SHARD_CPU_TILE_ROWS), (int)(cols / s->tiler->width));
-        }
+        shard_cpu_tile product = {.images = 1,
+                                  .lines = 1,
+                                  .depth = depth,
+                                  .a = dz,
+                                  .a_row = s->pitch / s->tiler->pack,
+                                  .a_step = 1,
+                                  .b = element(s->by_feature, k * depth),
+                                  .b_step = cols,
+                                  .c = gradient + k,
+                                  .c_row = s->in_pitch};
+        fetch_part(ahead, count, &product);
+        s->tiler->multiply(&product, count, (int)(cols / s->tiler->width));
     }
 }

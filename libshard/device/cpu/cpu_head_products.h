@@ -14,17 +14,17 @@ typedef struct shard_cpu_head_sweep {
     const shard_head *h;
     const shard_cpu_tiler *tiler;
     const shard_cpu_head_kernels *kernels;
-    const struct head_loss *loss; /* cpu_head_sweep.h */
-    int64_t pitch;     /* rows of x, rounded up to vectors: the length of a row of class-major logits */
-    int64_t in_pitch;  /* features, rounded up to vectors */
-    int64_t tile;      /* classes */
-    int64_t stashed;   /* tiles that have a place in the stash: the first ones */
-    bool in_place;     /* the weight's rows are used where they are */
-    bool packed;       /* exponentials are stashed in pairs of bfloat16 */
-    const void *x;     /* [rows, in] of the products' type */
-    void *by_row;      /* panels of x's rows, along features */
-    void *by_feature;  /* panels of x's features, along rows */
-    double weights;    /* the sum of the local classes' weights, where classes are smoothed */
+    const struct head_loss *loss;      /* cpu_head_sweep.h */
+    int64_t pitch;                     /* rows of x, rounded up to vectors: the length of a row of class-major logits */
+    int64_t in_pitch;                  /* features, rounded up to vectors */
+    int64_t tile;                      /* classes */
+    int64_t stashed;                   /* tiles that have a place in the stash: the first ones */
+    bool in_place;                     /* the weight's rows are used where they are */
+    bool packed;                       /* exponentials are stashed in pairs of bfloat16 */
+    const void *x;                     /* [rows, in] of the products' type */
+    void *by_row;                      /* panels of x's rows, along features */
+    void *by_feature;                  /* panels of x's features, along rows */
+    double weights;                    /* the sum of the local classes' weights, where classes are smoothed */
     shard_cpu_head_gradient constants; /* of each row, for gradients */
     char *memory;
     size_t bytes;
@@ -32,13 +32,27 @@ typedef struct shard_cpu_head_sweep {
     bool separate;     /* a tile's z is not the memory of its place in the stash */
 } shard_cpu_head_sweep;
 
+enum { SHARD_CPU_HEAD_PARTS = 1 + SHARD_UPDATE_ARRAYS };
+
+typedef struct shard_cpu_head_part {
+    const char *memory;
+    int64_t lines; /* of a cache */
+} shard_cpu_head_part;
+
+/* Memory that products fetch into the second-level cache while they compute, in this order. */
+typedef struct shard_cpu_head_ahead {
+    shard_cpu_head_part part[SHARD_CPU_HEAD_PARTS];
+    int parts, current;
+    int64_t lines;   /* of all parts, that are still to be fetched */
+    int64_t fetches; /* that the products still make, of some lines each */
+} shard_cpu_head_ahead;
+
 /* A tile: its first class, how many, and its rows of the products' type, `pitch` numbers apart. */
 typedef struct shard_cpu_head_tile {
     int64_t first, count, pitch;
     const void *weight;
-    void *stash; /* the tile's place; NULL: it has none */
-    /* Blocks of the tile's products, and how many were computed: each fetches a part of the weight's next tile. */
-    int64_t blocks, computed;
+    void *stash;                /* the tile's place; NULL: it has none */
+    shard_cpu_head_ahead ahead; /* the weight's next tile */
 } shard_cpu_head_tile;
 
 /* The tiler of sweeps over x of a dtype: the fastest that this machine runs, or the one of shard_cpu_head_choice; NULL: none. */
@@ -56,8 +70,12 @@ static inline shard_dtype shard_cpu_head_products_dtype(const shard_cpu_tiler *t
 /* Lays x out in by_row and, for a gradient, by_feature. */
 void shard_cpu_head_pack_x(const shard_cpu_head_sweep *, bool gradient);
 
-/* The blocks of the products of a tile: of its logits, and of the sums. */
-int64_t shard_cpu_head_blocks(const shard_cpu_head_sweep *, int64_t count, bool sum);
+/* How often the products of a tile fetch: those of its logits, and of the sums. */
+int64_t shard_cpu_head_fetches_of_tile(const shard_cpu_head_sweep *, int64_t count, bool sum);
+/* The same of the gradient of `count` rows. */
+int64_t shard_cpu_head_fetches_of_gradient(const shard_cpu_head_sweep *, int64_t count);
+/* Adds a part. */
+void shard_cpu_head_fetch(shard_cpu_head_ahead *, const void *memory, int64_t bytes);
 
 /* z [count, pitch] += the tile's weight times x, classes by rows of x. */
 void shard_cpu_head_add_logits(const shard_cpu_head_sweep *, shard_cpu_head_tile *, float *z);
@@ -68,6 +86,7 @@ void shard_cpu_head_add_weighted(const shard_cpu_head_sweep *, shard_cpu_head_ti
                                  float *sum);
 
 /* gradient [count, in_pitch] = dz [count, pitch] of the products' type, times x. */
-void shard_cpu_head_multiply_gradient(const shard_cpu_head_sweep *, int64_t count, const void *dz, float *gradient);
+void shard_cpu_head_multiply_gradient(const shard_cpu_head_sweep *, int64_t count, const void *dz, float *gradient,
+                                      shard_cpu_head_ahead *);
 
 #endif

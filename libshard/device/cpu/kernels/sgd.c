@@ -19,19 +19,12 @@ MAP_BODY(step)
             parameter[i] = old[i] - lr * (trust * (scale * gradient[i] + decay * old[i]));
         return;
     }
-    if (old_buffer) {
-#pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            buffer[i] = momentum * old_buffer[i] + blend * (trust * (scale * gradient[i] + decay * old[i]));
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < s.count; i++)
-            buffer[i] = trust * (scale * gradient[i] + decay * old[i]);
-    }
 #pragma omp simd
     for (int64_t i = 0; i < s.count; i++) {
-        real direction = nesterov ? trust * (scale * gradient[i] + decay * old[i]) + momentum * buffer[i] : buffer[i];
-        parameter[i] = old[i] - lr * direction;
+        real slope = trust * (scale * gradient[i] + decay * old[i]);
+        real moved = old_buffer ? momentum * old_buffer[i] + blend * slope : slope;
+        buffer[i] = moved;
+        parameter[i] = old[i] - lr * (nesterov ? slope + momentum * moved : moved);
     }
 }
 
