@@ -39,6 +39,8 @@ shard_status shard_cpu_conv2d_float(shard_device *device, const shard_cpu_conv *
  * rows are dilated (oneDNN 2.6, more than 32 channels). */
 static bool is_right(const shard_cpu_conv *c, shard_dtype dtype)
 {
+    if (shard_cpu_conv2d_dnnl_overruns(c))
+        return false;
     return c->kind != SHARD_CPU_CONV_BACKWARD_WEIGHT || c->shape->dilation_h == 1 || !shard_cpu_multiplies_tiles(dtype);
 }
 

@@ -31,6 +31,17 @@ shard_status shard_cpu_conv2d_wide(shard_device *, const shard_cpu_conv *, shard
 /* By oneDNN. Sets *there to whether it has the computation for the dtype; with `there` NULL its lack is an error. */
 shard_status shard_cpu_conv2d_dnnl(shard_device *, const shard_cpu_conv *, shard_dtype, bool *there);
 
+/* Whether oneDNN writes behind its workspace, and threads into that of each other: its gradient of the weights of a 1 x 1 kernel
+ * with strides gathers pixels of whole blocks of channels, in a workspace for the channels that there are (oneDNN 2.6 with AVX2).
+ */
+static inline bool shard_cpu_conv2d_dnnl_overruns(const shard_cpu_conv *c)
+{
+    enum { BLOCK = 16 };
+    const shard_conv_shape *s = c->shape;
+    return c->kind == SHARD_CPU_CONV_BACKWARD_WEIGHT && s->kh * s->kw == 1 && s->stride_h * s->stride_w > 1 && s->groups == 1 &&
+           s->pad_h + s->pad_w == 0 && s->c < BLOCK;
+}
+
 /* In float32 as a product of matrices; and whether that is possible and faster. */
 bool shard_cpu_conv2d_product_pays(const shard_cpu_conv *);
 shard_status shard_cpu_conv2d_product(shard_device *, const shard_cpu_conv *);

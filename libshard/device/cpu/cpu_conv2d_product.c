@@ -28,7 +28,8 @@ bool shard_cpu_conv2d_product_pays(const shard_cpu_conv *c)
         return false;
     if (c->kind == SHARD_CPU_CONV_FORWARD)
         return pixels <= FEW_PIXELS;
-    return !is_strided(s) || pixels <= (c->kind == SHARD_CPU_CONV_BACKWARD_DATA ? FEW_PIXELS : FEW_GATHERED);
+    return !is_strided(s) || shard_cpu_conv2d_dnnl_overruns(c) ||
+           pixels <= (c->kind == SHARD_CPU_CONV_BACKWARD_DATA ? FEW_PIXELS : FEW_GATHERED);
 }
 
 /* The pixels of x that have an output, as rows. */
