@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Baselines on the words that prepare has written: words.txt and test.txt of DIR.
 
-    apt-get install hunspell aspell
+    apt-get install hunspell aspell aspell-en
     python3 -m venv venv && venv/bin/pip install symspellpy
     venv/bin/python baselines.py DIR
 
