@@ -6,6 +6,8 @@
 
 /* Between two probes of what the host transport knows of the ranks. */
 #define PROBE_SECONDS 0.02
+/* More than the host transport takes to find a rank that has died. */
+#define GRACE_SECONDS 2.0
 
 ncclComm_t nccl_take_communicator(nccl_group *state)
 {
@@ -89,6 +91,23 @@ static shard_status probe_members(shard_group *group, const char *doing, double 
     return now - since < nccl.host.timeout() ? SHARD_OK : fail_late(group, doing);
 }
 
+/* NCCL may find that a rank is gone before the host transport does, which knows its number: whether that names one soon. */
+static bool names_failed_rank(shard_group *group, const char *doing)
+{
+    double until = shard_seconds() + GRACE_SECONDS;
+    while (group->transport->probe && shard_seconds() < until) {
+        if (group->transport->probe(group, doing) != SHARD_OK)
+            return true;
+        sched_yield();
+    }
+    return false;
+}
+
+static bool may_be_a_failed_rank(ncclResult_t result)
+{
+    return result == ncclSystemError || result == ncclRemoteError || result == ncclInternalError;
+}
+
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call)
 {
     char doing[SHARD_COMM_TEXT];
@@ -106,6 +125,9 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
     }
     if (result == ncclSuccess)
         return SHARD_OK;
+    nccl.host.group_describe(state->group, doing, sizeof doing);
+    if (may_be_a_failed_rank(result) && names_failed_rank(state->group, doing))
+        return nccl_give_up(state);
     shard_error(SHARD_ERROR_DEVICE, "nccl: %.*s: %s (%s)", (int)strcspn(call, "("), call, ncclGetLastError(state->comm),
                 ncclGetErrorString(result));
     return nccl_give_up(state);
