@@ -49,7 +49,7 @@ typedef struct part {
 bool shard_cpu_conv2d_weight_pays(const shard_conv_shape *s)
 {
     const shard_cpu_tiler *tiler = shard_cpu_tiler_at(0);
-    return tiler && tiler->width == 16 && s->groups == 1 && s->o % COLS == 0 && s->ow <= MOST_PIXELS &&
+    return tiler && s->groups == 1 && s->o % COLS == 0 && s->ow <= MOST_PIXELS &&
            (s->c >= 16 || (s->dilation_w == 1 && s->kw * s->c >= 16 && s->kw * s->c <= WINDOW));
 }
 
