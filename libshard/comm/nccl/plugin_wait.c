@@ -3,10 +3,11 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <time.h>
 
 /* Between two probes of what the host transport knows of the ranks. */
 #define PROBE_SECONDS 0.02
-/* More than the host transport takes to find a rank that has died. */
+/* More than shm takes to find a rank that has died. */
 #define GRACE_SECONDS 2.0
 
 ncclComm_t nccl_take_communicator(nccl_group *state)
@@ -91,21 +92,34 @@ static shard_status probe_members(shard_group *group, const char *doing, double 
     return now - since < nccl.host.timeout() ? SHARD_OK : fail_late(group, doing);
 }
 
-/* NCCL may find that a rank is gone before the host transport does, which knows its number: whether that names one soon. */
-static bool names_failed_rank(shard_group *group, const char *doing)
+static bool may_be_a_failed_rank(ncclResult_t result)
 {
-    double until = shard_seconds() + GRACE_SECONDS;
+    return result == ncclSystemError || result == ncclRemoteError || result == ncclInternalError;
+}
+
+/* NCCL may find that a rank is gone before the host transport does, which knows its number: whether that names one soon. A
+ * transport that does not look for dead processes, as mpi's, only names ranks that have said so. */
+static bool names_failed_rank(shard_group *group, const char *doing, double since)
+{
+    static const struct timespec pause = {.tv_nsec = (long)(PROBE_SECONDS * 1e9)};
+    double grace = shard_seconds() + GRACE_SECONDS, deadline = since + nccl.host.timeout(),
+           until = grace < deadline ? grace : deadline;
     while (group->transport->probe && shard_seconds() < until) {
         if (group->transport->probe(group, doing) != SHARD_OK)
             return true;
-        sched_yield();
+        nanosleep(&pause, NULL);
     }
     return false;
 }
 
-static bool may_be_a_failed_rank(ncclResult_t result)
+/* An error of NCCL in `call`; `since`: the time at which the wait for what the group is `doing` began. */
+static shard_status fail(nccl_group *state, ncclResult_t result, const char *call, const char *doing, double since)
 {
-    return result == ncclSystemError || result == ncclRemoteError || result == ncclInternalError;
+    if (may_be_a_failed_rank(result) && names_failed_rank(state->group, doing, since))
+        return nccl_give_up(state);
+    shard_error(SHARD_ERROR_DEVICE, "nccl: %.*s: %s (%s)", (int)strcspn(call, "("), call, ncclGetLastError(state->comm),
+                ncclGetErrorString(result));
+    return nccl_give_up(state);
 }
 
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call)
@@ -126,11 +140,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
     if (result == ncclSuccess)
         return SHARD_OK;
     nccl.host.group_describe(state->group, doing, sizeof doing);
-    if (may_be_a_failed_rank(result) && names_failed_rank(state->group, doing))
-        return nccl_give_up(state);
-    shard_error(SHARD_ERROR_DEVICE, "nccl: %.*s: %s (%s)", (int)strcspn(call, "("), call, ncclGetLastError(state->comm),
-                ncclGetErrorString(result));
-    return nccl_give_up(state);
+    return fail(state, result, call, doing, since);
 }
 
 shard_status nccl_watch(bool begins)
@@ -157,6 +167,6 @@ shard_status nccl_watch(bool begins)
     ncclResult_t asked = ncclCommGetAsyncError(state->comm, &result);
     result = asked == ncclSuccess ? result : asked;
     if (result != ncclSuccess && result != ncclInProgress)
-        return nccl_settle(state, result, "an earlier collective");
+        return fail(state, result, "an earlier collective", flight->doing, nccl.hope_since);
     return probe_members(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(NULL);
 }
