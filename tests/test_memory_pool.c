@@ -4,6 +4,7 @@
 #include "device/device.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -244,6 +245,22 @@ START_TEST(poisons_what_is_free)
     ck_assert_int_ne(touch_in_child(memory + 500), 0);
 }
 END_TEST
+
+/* As generated code does, which the sanitizer does not see. */
+__attribute__((no_sanitize_address)) static void write_behind(char *memory, size_t at)
+{
+    ((volatile char *)memory)[at] = 0;
+}
+
+START_TEST(finds_what_generated_code_writes)
+{
+    static const size_t sizes[] = {1, 60, 1000, 300001, 3000000};
+    char *memory = get(sizes[_i]);
+    put(get(sizes[_i]), sizes[_i]);
+    write_behind(memory, sizes[_i] + 3);
+    put(memory, sizes[_i]);
+}
+END_TEST
 #endif
 
 static void fill_pattern(unsigned char *memory, size_t bytes, unsigned seed)
@@ -322,6 +339,7 @@ int main(void)
     tcase_add_test(pool, survives_fork);
 #ifdef ADDRESS_SANITIZER
     tcase_add_test(pool, poisons_what_is_free);
+    tcase_add_loop_test_raise_signal(pool, finds_what_generated_code_writes, SIGABRT, 0, 5);
 #endif
     TCase *copying = test_case(suite, "copies");
     tcase_add_test(copying, copies);
