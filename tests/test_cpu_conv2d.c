@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST = 64, MOST = 16384, BLOCKS = 256, PATTERN = 0x7b, IMAGES = 9 };
+enum { LEAST = 64, MOST = 65536, BLOCKS = 400, PATTERN = 0x7b, IMAGES = 9 };
 
 /* Blocks of the pool on both sides of a free one, of each size that a workspace may have. */
 typedef struct surroundings {
@@ -53,6 +53,21 @@ static void check_surroundings(surroundings *s, const char *what, const shard_co
     }
 }
 
+/* Of [-1, 1], the same in each dtype. */
+static void *numbers(int64_t count, shard_dtype dtype)
+{
+    char *array = malloc((size_t)count * shard_dtype_size(dtype));
+    ck_assert_ptr_nonnull(array);
+    for (int64_t i = 0; i < count; i++) {
+        float value = (float)(i * 7919 % 1009 - 504) / 504;
+        if (dtype == SHARD_FLOAT32)
+            ((float *)array)[i] = value;
+        else
+            ((double *)array)[i] = (double)value;
+    }
+    return array;
+}
+
 static void check_run(shard_status status)
 {
     ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
@@ -77,22 +92,32 @@ static void check_shape(int64_t c, int64_t o, int64_t kernel, int64_t stride, in
                                 .dilation_h = 1,
                                 .dilation_w = 1,
                                 .groups = 1};
-    float *x = calloc((size_t)(pixels * c), sizeof *x), *y = calloc((size_t)(outputs * o), sizeof *y);
-    float *weight = calloc((size_t)(o * c * kernel * kernel), sizeof *weight), *bias = calloc((size_t)o, sizeof *bias);
+    int64_t weights = o * c * kernel * kernel;
+    float *x = numbers(pixels * c, SHARD_FLOAT32), *y = numbers(outputs * o, SHARD_FLOAT32),
+          *weight = numbers(weights, SHARD_FLOAT32);
+    float *bias = numbers(o, SHARD_FLOAT32);
+    double *x_wide = numbers(pixels * c, SHARD_FLOAT64), *y_wide = numbers(outputs * o, SHARD_FLOAT64);
+    double *wanted = numbers(weights, SHARD_FLOAT64);
     surroundings around;
+    surround(&around);
+    check_run(shard_cpu_conv2d_backward_weight(device, &s, x, y, weight, NULL, SHARD_FLOAT32));
+    check_surroundings(&around, "a gradient of the weights", &s);
+    check_run(shard_cpu_conv2d_backward_weight(device, &s, x_wide, y_wide, wanted, NULL, SHARD_FLOAT64));
+    for (int64_t i = 0; i < weights; i++)
+        ck_assert_double_eq_tol((double)weight[i], wanted[i], 1e-5 * (double)outputs);
     surround(&around);
     check_run(shard_cpu_conv2d(device, &s, x, weight, bias, y, SHARD_FLOAT32));
     check_surroundings(&around, "a convolution", &s);
     surround(&around);
     check_run(shard_cpu_conv2d_backward_data(device, &s, weight, y, x, SHARD_FLOAT32));
     check_surroundings(&around, "a gradient of the images", &s);
-    surround(&around);
-    check_run(shard_cpu_conv2d_backward_weight(device, &s, x, y, weight, NULL, SHARD_FLOAT32));
-    check_surroundings(&around, "a gradient of the weights", &s);
     free(x);
     free(y);
     free(weight);
     free(bias);
+    free(x_wide);
+    free(y_wide);
+    free(wanted);
 }
 
 /* The loop's number is that of channels, less one. */
@@ -103,7 +128,7 @@ START_TEST(writes_to_its_memory)
         for (int k = 0; k < 2; k++)
             for (int64_t stride = 1; stride <= 2; stride++) {
                 check_shape(_i + 1, outputs[o], kernels[k], stride, 28);
-                check_shape(_i + 1, outputs[o], kernels[k], stride, 7);
+                check_shape(_i + 1, outputs[o], kernels[k], stride, 14);
             }
 }
 END_TEST

@@ -13,10 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 enum { FEATURES = 5, IN = 17, CLASSES = 20011, ROWS = 14 };
 
 typedef struct rows_case {
@@ -92,9 +88,6 @@ static double bound(const rows_case *c, const shard_group *world)
 static void equals_the_optimizer(shard_group *world, void *context)
 {
     const rows_case *c = context;
-#ifdef _OPENMP
-    omp_set_num_threads(1); /* oneDNN divides a product among several by its number of rows, which changes its last bits */
-#endif
     shard_dtype autocast = c->autocast ? c->autocast : SHARD_FLOAT32;
     shard_mesh *mesh = shard_mesh_create(.model = c->model);
     shard_group *group = shard_mesh_model_group(mesh);
@@ -150,7 +143,8 @@ static shard_memory_stats stats(void)
  * a step needs, of which each stage shares one more out. */
 static void needs_its_share(shard_group *world, void *context)
 {
-    double layer = 4.0 * MANY * (WIDE + 1), block = 4.0 * SHARD_ROW_BLOCK * WIDE, ranks = shard_group_size(world), least = INFINITY;
+    double layer = 4.0 * MANY * (WIDE + 1), block = 4.0 * SHARD_ROW_BLOCK * WIDE, ranks = shard_group_size(world),
+           least = INFINITY;
     (void)context;
     for (int stage = 0; stage < 4; stage++) {
         int64_t before = stats().current;

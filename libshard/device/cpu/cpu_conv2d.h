@@ -31,9 +31,9 @@ shard_status shard_cpu_conv2d_wide(shard_device *, const shard_cpu_conv *, shard
 /* By oneDNN. Sets *there to whether it has the computation for the dtype; with `there` NULL its lack is an error. */
 shard_status shard_cpu_conv2d_dnnl(shard_device *, const shard_cpu_conv *, shard_dtype, bool *there);
 
-/* Whether oneDNN writes behind its workspace, and threads into that of each other: its gradient of the weights of a 1 x 1 kernel
- * with strides gathers pixels of whole blocks of channels, in a workspace for the channels that there are (oneDNN 2.6 with AVX2).
- */
+/* Whether oneDNN writes behind its workspace, and threads into that of each other: for its gradient of the weights of a 1 x 1
+ * kernel with strides it places pixels as if they had a whole block of channels, 8 with AVX2 and 16 with AVX-512 (found in 2.6
+ * with AVX2). */
 static inline bool shard_cpu_conv2d_dnnl_overruns(const shard_cpu_conv *c)
 {
     enum { BLOCK = 16 };
