@@ -325,54 +325,63 @@ START_TEST(tilers_in_order)
 }
 END_TEST
 
-/* Each product fetches its part of the memory ahead: all of it is fetched when the last one is computed. */
+enum { PARTS = 3, LINES = 1000 };
+
+static char ahead_of_all[PARTS * LINES * SHARD_CPU_CACHE_LINE];
+static bool is_fetched[PARTS * LINES];
+
+/* In place of a product: notes what it fetches. */
+static void note_fetches(const shard_cpu_tile *t, int64_t rows, int vectors)
+{
+    const char *at = t->fetch;
+    int64_t times = shard_divide_up(rows, SHARD_CPU_TILE_ROWS) * shard_divide_up(t->depth, SHARD_CPU_TILE_FETCH);
+    (void)vectors;
+    for (int64_t i = 0; i < times * t->fetch_lines && at < t->fetch_end; i++, at += SHARD_CPU_CACHE_LINE) {
+        int64_t line = (at - ahead_of_all) / SHARD_CPU_CACHE_LINE;
+        ck_assert(line >= 0 && line < PARTS * LINES && !is_fetched[line]);
+        is_fetched[line] = true;
+    }
+}
+
+static shard_cpu_head_ahead ahead_of(int64_t fetches)
+{
+    shard_cpu_head_ahead ahead = {.fetches = fetches};
+    memset(is_fetched, 0, sizeof is_fetched);
+    for (int i = 0; i < PARTS; i++)
+        shard_cpu_head_fetch(&ahead, ahead_of_all + i * LINES * SHARD_CPU_CACHE_LINE, LINES * SHARD_CPU_CACHE_LINE - (i == 1));
+    return ahead;
+}
+
+static void check_all_fetched(const shard_cpu_head_sweep *s, const char *what)
+{
+    for (int i = 0; i < PARTS * LINES; i++)
+        ck_assert_msg(is_fetched[i], "%s of %lld rows, %lld features, vectors of %d: line %d is not fetched", what,
+                      (long long)s->h->loss.rows, (long long)s->h->in, s->tiler->width, i);
+}
+
+/* Products fetch the memory ahead, each line once, also where they are fewer than its parts. */
 START_TEST(fetches_what_is_ahead)
 {
-    enum { IN = 128, CLASSES = 48, PARTS = 2, LINES = 1000 };
-    static const int64_t rows_of[] = {2, 13, 32, 128};
-    int64_t rows = rows_of[_i];
-    size_t bytes = sizeof(float);
-    char *ahead_of_all = calloc(PARTS * LINES, SHARD_CPU_CACHE_LINE);
-    float *x = calloc((size_t)(rows * IN), bytes), *weight = calloc(IN * CLASSES, bytes),
-          *sum = calloc((size_t)(rows * IN), bytes);
-    float *panel = calloc(CLASSES * SHARD_CPU_TILE_MOST_COLS, bytes), *gradient = calloc(IN * CLASSES, bytes);
-    const shard_head h = {
-        .loss = {.rows = rows, .cols = CLASSES}, .in = IN, .dtype = SHARD_FLOAT32, .weight_dtype = SHARD_FLOAT32};
-    for (int choice = 0; shard_cpu_tiler_at(choice); choice++) {
-        shard_cpu_head_sweep s = {.h = &h, .tiler = shard_cpu_tiler_at(choice), .in_pitch = IN, .in_place = true, .x = x};
-        s.pitch = shard_round_up(rows, s.tiler->width);
-        float *by_row = calloc((size_t)(s.pitch * IN), bytes), *by_feature = calloc((size_t)(s.pitch * IN), bytes);
-        float *z = calloc((size_t)(s.pitch * CLASSES), bytes);
-        s.by_row = by_row;
-        s.by_feature = by_feature;
-        for (int parts = 1; parts <= PARTS; parts++) {
-            shard_cpu_head_tile t = {.count = CLASSES, .pitch = IN, .weight = weight};
-            shard_cpu_head_ahead of_gradient = {.fetches = shard_cpu_head_fetches_of_gradient(&s, CLASSES)};
-            t.ahead.fetches = shard_cpu_head_fetches_of_tile(&s, CLASSES, true);
-            for (int i = 0; i < parts; i++) {
-                const char *part = ahead_of_all + i * LINES * SHARD_CPU_CACHE_LINE;
-                shard_cpu_head_fetch(&t.ahead, part, LINES * SHARD_CPU_CACHE_LINE - 1);
-                shard_cpu_head_fetch(&of_gradient, part, LINES * SHARD_CPU_CACHE_LINE);
-            }
-            shard_cpu_head_add_logits(&s, &t, z);
-            ck_assert_int_lt(t.ahead.lines, parts * LINES);
-            shard_cpu_head_add_weighted(&s, &t, z, panel, sum);
-            shard_cpu_head_multiply_gradient(&s, CLASSES, z, gradient, &of_gradient);
-            ck_assert_int_eq(t.ahead.lines, 0);
-            ck_assert_int_eq(of_gradient.lines, 0);
-            for (int i = 0; i < parts; i++)
-                ck_assert_ptr_eq(t.ahead.part[i].memory, ahead_of_all + (i + 1) * LINES * SHARD_CPU_CACHE_LINE);
+    enum { CLASSES = 48, MOST_IN = 512 };
+    static const int64_t rows_of[] = {2, 13, 32, 128}, features_of[] = {64, 128, MOST_IN};
+    static float numbers[CLASSES * MOST_IN], panel[CLASSES * SHARD_CPU_TILE_MOST_COLS]; /* nothing is computed */
+    for (int choice = 0; shard_cpu_tiler_at(choice); choice++)
+        for (int f = 0; f < 3; f++) {
+            shard_cpu_tiler tiler = *shard_cpu_tiler_at(choice);
+            tiler.multiply = note_fetches;
+            const shard_head h = {.loss = {.rows = rows_of[_i], .cols = CLASSES}, .in = features_of[f]};
+            shard_cpu_head_sweep s = {
+                .h = &h, .tiler = &tiler, .in_pitch = h.in, .in_place = true, .by_row = numbers, .by_feature = numbers};
+            s.pitch = shard_round_up(h.loss.rows, tiler.width);
+            shard_cpu_head_tile t = {.count = CLASSES, .pitch = h.in, .weight = numbers};
+            t.ahead = ahead_of(shard_cpu_head_fetches_of_tile(&s, CLASSES, true));
+            shard_cpu_head_add_logits(&s, &t, numbers);
+            shard_cpu_head_add_weighted(&s, &t, numbers, panel, numbers);
+            check_all_fetched(&s, "a tile");
+            shard_cpu_head_ahead ahead = ahead_of(shard_cpu_head_fetches_of_gradient(&s, CLASSES));
+            shard_cpu_head_multiply_gradient(&s, CLASSES, numbers, numbers, &ahead);
+            check_all_fetched(&s, "a gradient");
         }
-        free(by_row);
-        free(by_feature);
-        free(z);
-    }
-    free(ahead_of_all);
-    free(x);
-    free(weight);
-    free(sum);
-    free(panel);
-    free(gradient);
 }
 END_TEST
 

@@ -79,8 +79,8 @@ shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient);
  * *gathered is set to whether that was done: not if the ranks' sources differ, or if they have more bytes together than the
  * gradient, which may as well be in memory. Collective over the group, also after an error. */
 shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered);
-/* Passes the gradient of these rows of the matrix to the receiver, and computes the source's other
- * gradients, which are in memory until they are evicted: of these rows, the others are 0. All stay deferred. */
+/* Passes the gradient of these rows of the matrix to the receiver, and computes the source's other gradients, which are in memory
+ * until they are evicted: of these rows, the others are 0. All stay deferred. */
 shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, const shard_row_receiver *);
 void shard_source_evict(shard_gradient_source *source);
 /* The last pass: gradients that are in memory afterwards stay there, and are not deferred any more. NULL: all are. */

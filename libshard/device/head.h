@@ -101,7 +101,7 @@ typedef struct shard_head_gradient {
      * device may call it from several threads at a time, for different rows. */
     shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
     void *context;
-    /* Arrays that `take` reads and writes, from the weight's first row on: a device may fetch them ahead. */
+    /* Arrays that `take` reads and writes, from the weight's first row on, without a list: a device may fetch them ahead. */
     shard_row_array updated[SHARD_UPDATE_ARRAYS];
     int updated_arrays;
     void *bias;                       /* [cols] of the weight's type, or NULL; with a list [weight_rows] */

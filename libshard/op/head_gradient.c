@@ -159,7 +159,7 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
         restrict_to(&head, part, &offset, &bias);
     shard_head_gradient to = {
         .weight = memory[SHARD_SOURCE_MATRIX], .take = receiver ? take_from : NULL, .context = &offset, .bias = bias};
-    for (int i = 0; receiver && i < receiver->updated_arrays; i++)
+    for (int i = 0; receiver && !head.list && i < receiver->updated_arrays; i++)
         to.updated[to.updated_arrays++] = receiver->updated[i];
     return shard_head_weight_gradient(s->device, &head, &rows, &to);
 }

@@ -407,12 +407,12 @@ static shard_status give(lane *l, shard_device *device, const shard_head_gradien
     return SHARD_OK;
 }
 
-/* What is updated after the gradients of `count` rows from `first` on: fetched while those before are computed. A tile whose
- * logits were computed has its weight in the cache already. */
-static shard_cpu_head_ahead update_ahead(const sweep *s, const shard_head_gradient *to, int64_t first, int64_t count,
-                                         bool with_weight)
+/* The memory of the update of `count` rows from `first` on, which is fetched while the gradients before theirs are computed. A
+ * tile whose logits were computed has its weight in the cache already. */
+static shard_cpu_head_ahead update_ahead(const sweep *s, const shard_head_gradient *to, int64_t computed, int64_t first,
+                                         int64_t count, bool with_weight)
 {
-    shard_cpu_head_ahead ahead = {.fetches = shard_cpu_head_fetches_of_gradient(s, BLOCK)};
+    shard_cpu_head_ahead ahead = {.fetches = shard_cpu_head_fetches_of_gradient(s, computed)};
     for (int i = 0; i < to->updated_arrays; i++) {
         const shard_row_array *array = &to->updated[i];
         if (with_weight || array->memory != s->h->weight)
@@ -450,7 +450,7 @@ static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t firs
         int64_t count = shard_min(BLOCK, t.count - i);
         const float *dz = l->z + i * s->pitch;
         int64_t next = first + i + count, rest = h->loss.cols - next;
-        shard_cpu_head_ahead ahead = update_ahead(s, to, next, shard_min(BLOCK, rest), place_at(s, next) != NULL);
+        shard_cpu_head_ahead ahead = update_ahead(s, to, count, next, shard_min(BLOCK, rest), place_at(s, next) != NULL);
         if (l->dz)
             s->kernels->narrow(SHARD_BFLOAT16, count * s->pitch, dz, l->dz);
         shard_cpu_head_multiply_gradient(s, count, l->dz ? l->dz : (const void *)dz, l->gradient, &ahead);

@@ -85,7 +85,7 @@ void shard_cpu_head_fetch(shard_cpu_head_ahead *ahead, const void *memory, int64
     ahead->lines += shard_divide_up(bytes, SHARD_CPU_CACHE_LINE);
 }
 
-/* Has a product fetch its part of what is ahead. */
+/* Has a product fetch some lines of what is ahead. */
 static void fetch_part(shard_cpu_head_ahead *ahead, int64_t rows, shard_cpu_tile *product)
 {
     int64_t here = fetches(rows, product->depth);
@@ -95,6 +95,7 @@ static void fetch_part(shard_cpu_head_ahead *ahead, int64_t rows, shard_cpu_tile
     int64_t lines = shard_min(shard_divide_up(ahead->lines, ahead->fetches), shard_divide_up(part->lines, here));
     int64_t fetched = shard_min(part->lines, here * lines);
     product->fetch = part->memory;
+    product->fetch_end = part->memory + fetched * SHARD_CPU_CACHE_LINE;
     product->fetch_lines = (int)lines;
     part->memory += fetched * SHARD_CPU_CACHE_LINE;
     part->lines -= fetched;
@@ -183,19 +184,24 @@ void shard_cpu_head_multiply_gradient(const shard_cpu_head_sweep *s, int64_t cou
                                       shard_cpu_head_ahead *ahead)
 {
     int64_t depth = shard_divide_up(s->h->loss.rows, s->tiler->pack);
+    int64_t calls = shard_max(shard_divide_up(ahead->parts, panels(s, s->in_pitch)), 1); /* at least one for each part */
+    int64_t rows = shard_round_up(shard_divide_up(count, calls), SHARD_CPU_TILE_ROWS);
     for (int64_t k = 0, cols; k < s->in_pitch; k += cols) {
         cols = shard_cpu_panel_cols(s->tiler, s->h->in, k);
         shard_cpu_tile product = {.images = 1,
                                   .lines = 1,
                                   .depth = depth,
-                                  .a = dz,
                                   .a_row = s->pitch / s->tiler->pack,
                                   .a_step = 1,
                                   .b = element(s->by_feature, k * depth),
                                   .b_step = cols,
-                                  .c = gradient + k,
                                   .c_row = s->in_pitch};
-        fetch_part(ahead, count, &product);
-        s->tiler->multiply(&product, count, (int)(cols / s->tiler->width));
+        for (int64_t i = 0, some; i < count; i += some) {
+            some = shard_min(rows, count - i);
+            product.a = element(dz, i * product.a_row);
+            product.c = gradient + i * s->in_pitch + k;
+            fetch_part(ahead, some, &product);
+            s->tiler->multiply(&product, some, (int)(cols / s->tiler->width));
+        }
     }
 }

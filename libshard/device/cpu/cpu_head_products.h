@@ -32,7 +32,7 @@ typedef struct shard_cpu_head_sweep {
     bool separate;     /* a tile's z is not the memory of its place in the stash */
 } shard_cpu_head_sweep;
 
-enum { SHARD_CPU_HEAD_PARTS = 1 + SHARD_UPDATE_ARRAYS };
+enum { SHARD_CPU_HEAD_PARTS = SHARD_UPDATE_ARRAYS };
 
 typedef struct shard_cpu_head_part {
     const char *memory;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 enum {
-    SHARD_CPU_TILE_ROWS = 6, /* that are computed at a time */
+    SHARD_CPU_TILE_ROWS = 6, /* of a block, which are computed at a time; fewer in some */
     SHARD_CPU_TILE_MOST_COLS = 64,
     SHARD_CPU_TILE_FETCH = 8, /* steps of the depth between fetches */
     SHARD_CPU_CACHE_LINE = 64 /* bytes */
@@ -28,9 +28,9 @@ typedef struct shard_cpu_tile {
     float *c;
     int64_t c_row;
     bool accumulate;
-    /* Memory that is fetched into the second-level cache meanwhile: these lines in each TILE_FETCH steps of the depth of each
-     * TILE_ROWS rows. */
-    const char *fetch;
+    /* Memory from `fetch` up to `fetch_end` that is fetched into the second-level cache meanwhile: `fetch_lines` lines once for
+     * every TILE_FETCH steps of the depth, in each block of rows. */
+    const char *fetch, *fetch_end;
     int fetch_lines;
 } shard_cpu_tile;
 

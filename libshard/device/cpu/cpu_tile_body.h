@@ -27,7 +27,7 @@ NAME(accumulate)(const shard_cpu_tile *t, const ELEMENT *a_rows, const ELEMENT *
             const ELEMENT *b = b_columns + n * t->b_image + l * t->b_line;
             for (int64_t k = 0, end; k < t->depth; k = end) {
                 end = t->depth - k > SHARD_CPU_TILE_FETCH ? k + SHARD_CPU_TILE_FETCH : t->depth;
-                for (int line = 0; line < t->fetch_lines; line++, fetch += SHARD_CPU_CACHE_LINE)
+                for (int line = 0; line < t->fetch_lines && fetch < t->fetch_end; line++, fetch += SHARD_CPU_CACHE_LINE)
                     __builtin_prefetch(fetch, 0, 2);
                 for (int64_t step = k; step < end; step++, a += t->a_step, b += t->b_step) {
                     UNROLL
@@ -50,7 +50,8 @@ NAME(accumulate)(const shard_cpu_tile *t, const ELEMENT *a_rows, const ELEMENT *
     return fetch;
 }
 
-/* All rows, in blocks of nearly the same size: a block of few rows has fewer sums than the processor begins while one is added. */
+/* All rows, in blocks of nearly the same size: a block of few rows has fewer sums than the processor begins while one is added.
+ */
 static __attribute__((target(TARGET))) const char *NAME(multiply_columns)(const shard_cpu_tile *t, int64_t rows, int first,
                                                                           int vectors, const char *fetch)
 {
@@ -64,7 +65,7 @@ static __attribute__((target(TARGET))) const char *NAME(multiply_columns)(const 
     case ROWS:                                                                                                                   \
         fetch = vectors == 4 && WIDTH == 16 ? NAME(accumulate)(t, a, b, c, fetch, ROWS, 4)                                       \
                 : vectors == 2              ? NAME(accumulate)(t, a, b, c, fetch, ROWS, 2)                                       \
-                                            : NAME(accumulate)(t, a, b, c, fetch, ROWS, 1);                                      \
+                                            : NAME(accumulate)(t, a, b, c, fetch, ROWS, 1);                                                   \
         break;
         switch (count) {
             CASE(1)
