@@ -62,8 +62,8 @@ shard_status shard_device_transport_split(shard_group *parent, shard_group *grou
         return SHARD_OK;
     if (group)
         group->device_transport = parent->device_transport;
-    parent->device_transport->split(parent, group, color);
-    shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
+    shard_status status = parent->device_transport->split(parent, group, color);
+    status = shard_preflight_after(parent, status);
     if (status == SHARD_OK && group)
         log_members(group, "");
     else if (group && group->device_transport)

@@ -310,6 +310,11 @@ shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind
     return status;
 }
 
+shard_status shard_preflight_after(shard_group *group, shard_status status)
+{
+    return status == SHARD_ERROR_TIMEOUT ? status : shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+}
+
 shard_status shard_barrier(shard_group *group)
 {
     SHARD_FUNCTION("shard_barrier");

@@ -155,8 +155,8 @@ static shard_status connect(shard_group *group, shard_device *device, const void
         nccl->make_id(id);
     SHARD_TRY(shard_preflight(group, &naming, id, sizeof id));
     memcpy(id, shard_received(group)[0].data, sizeof id);
-    nccl->connect(group, device, id, offer_of(offers, 0).reduced_precision != 0);
-    shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    shard_status status = nccl->connect(group, device, id, offer_of(offers, 0).reduced_precision != 0);
+    status = shard_preflight_after(group, status);
     if (status == SHARD_OK)
         group->device_transport = &nccl->transport;
     else
