@@ -5,8 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace emulation {
@@ -22,6 +25,7 @@ struct Letter {
 
 struct Member {
     std::atomic<int32_t> process; /* 0: has not joined */
+    std::atomic<bool> left;       /* has destroyed its Mail */
     char text[64];
     Letter letters[MOST_LETTERS];
 };
@@ -61,6 +65,8 @@ Mail *Mail::join(const std::string &path, int members, int self, const std::stri
     mail->self = self;
     for (int &own : mail->files)
         own = -1;
+    for (int &process : mail->processes)
+        process = -1;
     if (mail->control->members != members && mail->control->members != 0) {
         delete mail;
         return nullptr;
@@ -77,6 +83,11 @@ Mail::~Mail()
     for (int file : files)
         if (file >= 0)
             close(file);
+    for (int process : processes)
+        if (process >= 0)
+            close(process);
+    if (control->member[self].process == getpid())
+        control->member[self].left = true;
     munmap(control, sizeof *control);
 }
 
@@ -105,6 +116,23 @@ bool Mail::all_read()
         files[i] = -1;
     }
     return all;
+}
+
+/* A process that has ended, also one that nobody has waited for yet: its pidfd can be read. */
+int Mail::dead_member()
+{
+    for (int i = 0; i < control->members; i++) {
+        Member &member = control->member[i];
+        if (i == self || member.process == 0 || member.left)
+            continue;
+        if (processes[i] < 0)
+            processes[i] = (int)syscall(SYS_pidfd_open, (int)member.process, 0);
+        struct pollfd ended = {processes[i], POLLIN, 0};
+        bool gone = processes[i] < 0 ? errno == ESRCH : poll(&ended, 1, 0) == 1;
+        if (gone && !member.left) /* it may have left since */
+            return i;
+    }
+    return -1;
 }
 
 bool Mail::send(int to, uint64_t number, const std::string &head, const void *data, size_t bytes)

@@ -36,11 +36,14 @@ public:
     bool read(int from, bool to_everybody, uint64_t number, std::string &head, std::string &data);
     /* Whether all that was sent has been read. */
     bool all_read();
+    /* A member whose process has ended without destroying its Mail; -1: none. */
+    int dead_member();
 
 private:
     Control *control = nullptr;
     int self = 0;
-    int files[MOST_LETTERS]; /* of own letters; -1 */
+    int files[MOST_LETTERS];     /* of own letters; -1 */
+    int processes[MOST_MEMBERS]; /* pidfds of the others; -1: not opened yet */
 };
 
 } // namespace emulation

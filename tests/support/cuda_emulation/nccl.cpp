@@ -5,7 +5,8 @@
  * group of calls go together; a member that does not come makes the others wait until
  * they abort; an abort sets its communicator's flag and then waits, also of non-blocking
  * communicators, for the work that the GPU has: the flags of a group of aborts are all set
- * before, as of 2.22. What NCCL leaves undefined ends the process: buffers that overlap other
+ * before, as of 2.22. A member whose process ends is at once an error of the communicators
+ * that wait for it, as NCCL sees its connections close. What NCCL leaves undefined ends the process: buffers that overlap other
  * than in place, members that call different things, a split beside other work.
  *
  * A call on the stream first sends this rank's part, then waits for the others'. 16-bit
@@ -590,11 +591,23 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
     return result == ncclInProgress ? ncclSuccess : result; /* unlike the others, as NCCL has it */
 }
 
+/* The communicator's state, from now on an error if a member has died. */
+static ncclResult_t find_dead_member(ncclComm_t comm, ncclResult_t state)
+{
+    if (comm->shared->mail->dead_member() < 0)
+        return state;
+    comm->next = nullptr;
+    return comm->state = fail(ncclRemoteError, "Connection closed by remote peer"); /* it does not say which */
+}
+
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
     if (!comm)
         return fail(ncclInvalidArgument, "ncclCommGetAsyncError: comm is NULL");
     *asyncError = go_on(comm);
+    bool waits = *asyncError == ncclInProgress || comm->shared->queued > 0;
+    if (waits && comm->shared->mail)
+        alone([&] { *asyncError = find_dead_member(comm, *asyncError); });
     return ncclSuccess;
 }
 
