@@ -343,23 +343,23 @@ static void note_fetches(const shard_cpu_tile *t, int64_t rows, int vectors)
     }
 }
 
-static shard_cpu_head_ahead ahead_of(int64_t fetches)
+static shard_cpu_head_ahead ahead_of(int parts, int64_t fetches)
 {
     shard_cpu_head_ahead ahead = {.fetches = fetches};
     memset(is_fetched, 0, sizeof is_fetched);
-    for (int i = 0; i < PARTS; i++)
+    for (int i = 0; i < parts; i++)
         shard_cpu_head_fetch(&ahead, ahead_of_all + i * LINES * SHARD_CPU_CACHE_LINE, LINES * SHARD_CPU_CACHE_LINE - (i == 1));
     return ahead;
 }
 
-static void check_all_fetched(const shard_cpu_head_sweep *s, const char *what)
+static void check_all_fetched(const shard_cpu_head_sweep *s, const char *what, int parts)
 {
-    for (int i = 0; i < PARTS * LINES; i++)
+    for (int i = 0; i < parts * LINES; i++)
         ck_assert_msg(is_fetched[i], "%s of %lld rows, %lld features, vectors of %d: line %d is not fetched", what,
                       (long long)s->h->loss.rows, (long long)s->h->in, s->tiler->width, i);
 }
 
-/* Products fetch the memory ahead, each line once, also where they are fewer than its parts. */
+/* Products fetch the memory ahead, each line once. Those of a gradient have several arrays, and may be fewer than these. */
 START_TEST(fetches_what_is_ahead)
 {
     enum { CLASSES = 48, MOST_IN = 512 };
@@ -374,13 +374,13 @@ START_TEST(fetches_what_is_ahead)
                 .h = &h, .tiler = &tiler, .in_pitch = h.in, .in_place = true, .by_row = numbers, .by_feature = numbers};
             s.pitch = shard_round_up(h.loss.rows, tiler.width);
             shard_cpu_head_tile t = {.count = CLASSES, .pitch = h.in, .weight = numbers};
-            t.ahead = ahead_of(shard_cpu_head_fetches_of_tile(&s, CLASSES, true));
+            t.ahead = ahead_of(1, shard_cpu_head_fetches_of_tile(&s, CLASSES, true));
             shard_cpu_head_add_logits(&s, &t, numbers);
             shard_cpu_head_add_weighted(&s, &t, numbers, panel, numbers);
-            check_all_fetched(&s, "a tile");
-            shard_cpu_head_ahead ahead = ahead_of(shard_cpu_head_fetches_of_gradient(&s, CLASSES));
+            check_all_fetched(&s, "a tile", 1);
+            shard_cpu_head_ahead ahead = ahead_of(PARTS, shard_cpu_head_fetches_of_gradient(&s, CLASSES));
             shard_cpu_head_multiply_gradient(&s, CLASSES, numbers, numbers, &ahead);
-            check_all_fetched(&s, "a gradient");
+            check_all_fetched(&s, "a gradient", PARTS);
         }
 }
 END_TEST
