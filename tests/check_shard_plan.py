@@ -59,8 +59,10 @@ RUNS = [
      f"--num-classes 60000 --head-optimizer rowwise-adam --sample-rate 0.1 {COLUMN}"),
     (1, "--classes 100000 --width 8 --head fused --head-stash 0", "--num-classes 100000 --width 8 --head fused --head-stash 0"),
     (1, "--classes 100000 --width 8 --head fused --head-stash 1", "--num-classes 100000 --width 8 --head fused --head-stash 1"),
+    (1, "--classes 100000 --width 8 --head fused --head-stash 0.3 --head-stash-dtype float16",
+     "--num-classes 100000 --width 8 --head fused --head-stash 0.3 --head-stash-dtype float16"),
 ]
-# Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state, and stash: of a head alone.
+# Ranks, classes, features, batch of all ranks, head, state, dtype of weight and state, and stash and its dtype: of a head alone.
 HEADS = [
     (1, 100000, 512, 32, "plain", "momentum", "float32"),
     (1, 100000, 512, 32, "fused", "momentum", "float32"),
@@ -77,6 +79,8 @@ HEADS = [
     (1, 100000, 64, 128, "fused", "momentum", "float32", 1),
     (2, 200000, 64, 128, "fused", "none", "bfloat16", 0.5),
     (2, 200000, 64, 128, "fused", "none", "bfloat16", 9),
+    (1, 100000, 512, 32, "fused", "momentum", "float32", 9, "float16"),
+    (2, 200000, 64, 128, "fused", "none", "float32", 0.5, "float16"),
 ]
 
 
@@ -160,10 +164,10 @@ def main():
     for ranks, classes, features, batch, head, state, dtype, *stash in HEADS[every > 1::every]:
         options = f"--parameters 0 --features {features} --classes {classes} --batch {batch} --head {head} --head-state {state}"
         narrow = "bfloat16" if dtype == "kahan" else dtype
-        share = str(stash[0] if stash else 0.05)
-        options += f" --head-stash {share} --head-dtype {narrow} --state-dtype {narrow}" + (" --kahan" if dtype == "kahan" else "")
+        share, of_stash = str(stash[0] if stash else 0.05), stash[1] if len(stash) > 1 else "float32"
+        options += f" --head-stash {share} --head-stash-dtype {of_stash} --head-dtype {narrow} --state-dtype {narrow}" + (" --kahan" if dtype == "kahan" else "")
         plan = ask(f"{options} --ranks {ranks}")
-        words = [str(classes), str(features), str(batch), head, state, dtype, share]
+        words = [str(classes), str(features), str(batch), head, state, dtype, share, of_stash]
         wrong += compare(f"{ranks} ranks {options}", plan, report_of([shardrun, "-n", str(ranks), program, *words]))
     sys.exit("; ".join(wrong) if wrong else 0)
 

@@ -70,6 +70,7 @@ static problem problem_make(int64_t rows, int64_t in, int64_t cols, shard_dtype 
                        .in = in,
                        .dtype = dtype,
                        .weight_dtype = weight_dtype};
+    p.h.stash_dtype = rows / 2 % 2 ? SHARD_FLOAT16 : SHARD_FLOAT32;
     p.products = shard_cpu_head_products_dtype(shard_cpu_head_tiler(dtype));
     p.h.x = array_noise(rows * in, dtype, X, -1, 1);
     p.h.weight = array_noise(cols * in, weight_dtype, WEIGHT, -1, 1);
@@ -173,7 +174,8 @@ static double gradient_of(const problem *p, int64_t row, int64_t c, double *erro
     double spread = h->loss.smoothing / (double)h->loss.classes,
            target = c == p->target[row] - h->loss.col0 ? 1 - h->loss.smoothing : 0;
     double gradient = probability - p->scale[row] * (spread + target) * p->class_weight[c];
-    double stashed = p->form & STASHED ? rounding(h->dtype) : 0;
+    double of_stash = h->dtype == SHARD_BFLOAT16 ? rounding(h->dtype) : h->stash_dtype == SHARD_FLOAT16 ? 0x1p-11 : 0;
+    double stashed = p->form & STASHED ? of_stash : 0;
     *error =
         (relative * 4 + stashed) * fabs(probability) + (1e-6 + rounding(p->products)) * (fabs(gradient) + stashed * probability);
     return gradient;

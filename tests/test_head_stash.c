@@ -9,6 +9,7 @@
 #include <shard/shard.h>
 
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 
 enum { TILE = 8 };
@@ -27,9 +28,28 @@ static void set_share(head_call *c, double share)
     c->softmax.stash_share = c->binary.stash_share = share;
 }
 
+static void set_dtype(head_call *c, shard_dtype dtype)
+{
+    c->softmax.stash_dtype = c->binary.stash_dtype = dtype;
+}
+
+/* Of the exponentials: those of bfloat16 features are bfloat16; capped logits and weighted binary losses are float32. */
+static shard_dtype dtype_of_stash(head_form form, int d, shard_dtype wanted)
+{
+    bool wide = form == CAPPED || form == BINARY || form == GRADIENT_ONLY; /* the last two with weights */
+    return head_dtypes[d].x == SHARD_BFLOAT16 ? SHARD_BFLOAT16 : wide ? SHARD_FLOAT32 : wanted;
+}
+
+static bool has_stash(head_form form, int d)
+{
+    if (on_other_device() || head_dtypes[d].x == SHARD_FLOAT64 || form == MARGIN || form == SAMPLE || form == SAMPLE_MARGIN)
+        return false;
+    return form != CAPPED || head_dtypes[d].x != SHARD_BFLOAT16;
+}
+
 /* ---- results ---- */
 
-/* Relative to the largest number: the stash of bfloat16 features rounds each exponential. */
+/* Relative to the largest number: a stash of 16 bits rounds each exponential. */
 static void compare(const char *what, const double *found, const double *expected, int64_t count, double tolerance, int form,
                     int d, double share)
 {
@@ -47,15 +67,18 @@ static void same_results(shard_group *world, void *context)
     static head_result none, found;
     const double shares[] = {whole, 0.03, 0.1, 1};
     const int count = on_other_device() ? 1 : 4; /* which keeps no stash */
-    (void)context;
+    const shard_dtype dtype = *(const shard_dtype *)context;
     shard_head_tile = on_other_device() ? 0 : TILE;
     for (int form = 0; form < HEAD_FORMS; form++)
         for (int d = 0; d < HEAD_DTYPES; d++)
             SHARD_SCOPE
             {
                 double tolerance = 4 * unit(head_dtypes[d].x);
+                bool halved = has_stash((head_form)form, d) && dtype_of_stash((head_form)form, d, dtype) == SHARD_FLOAT16;
+                double rounded = halved ? unit(SHARD_FLOAT16) : 0;
                 head_call c;
                 head_make(&c, (head_form)form, d, world);
+                set_dtype(&c, dtype);
                 set_share(&c, 0);
                 head_run(&c, world, NULL, &none);
                 for (int i = 0; i < count; i++) {
@@ -63,8 +86,9 @@ static void same_results(shard_group *world, void *context)
                     head_run(&c, world, NULL, &found);
                     compare("loss", found.loss, none.loss, HEAD_ROWS, tolerance, form, d, shares[i]);
                     compare("dx", found.dx, none.dx, HEAD_ROWS * HEAD_IN, tolerance, form, d, shares[i]);
-                    compare("dweight", found.dweight, none.dweight, HEAD_CLASSES * HEAD_IN, tolerance, form, d, shares[i]);
-                    compare("dbias", found.dbias, none.dbias, HEAD_CLASSES, tolerance, form, d, shares[i]);
+                    compare("dweight", found.dweight, none.dweight, HEAD_CLASSES * HEAD_IN, tolerance + rounded, form, d,
+                            shares[i]);
+                    compare("dbias", found.dbias, none.dbias, HEAD_CLASSES, tolerance + rounded, form, d, shares[i]);
                 }
             }
     shard_head_tile = 0;
@@ -72,7 +96,64 @@ static void same_results(shard_group *world, void *context)
 
 START_TEST(test_same_results)
 {
-    run_ranks(_i + 1, same_results);
+    shard_dtype dtype = _i % 2 ? SHARD_FLOAT16 : SHARD_FLOAT32;
+    run_ranks(_i / 2 + 1, same_results, .context = &dtype);
+}
+END_TEST
+
+/* float16 ends at 65,504, and has fewer digits below 2^-14. */
+static void check_range(const char *what, shard_tensor *weight, shard_tensor *x, shard_tensor *target,
+                        const shard_cross_entropy_options *softmax, const shard_binary_cross_entropy_options *binary)
+{
+    enum { MOST = 4096 };
+    static float found[2][MOST];
+    int64_t classes = shard_tensor_size(weight, 0), in = shard_tensor_size(weight, 1);
+    for (int narrow = 0; narrow < 2; narrow++)
+        SHARD_SCOPE
+        {
+            shard_cross_entropy_options of_softmax = *softmax;
+            shard_binary_cross_entropy_options of_binary = *binary;
+            of_softmax.stash_share = of_binary.stash_share = whole;
+            of_softmax.stash_dtype = of_binary.stash_dtype = narrow ? SHARD_FLOAT16 : SHARD_FLOAT32;
+            shard_zero_grad(weight);
+            check_ok(shard_backward(target->shape.ndim == 2
+                                        ? shard_linear_binary_cross_entropy_with(x, weight, NULL, target, &of_binary)
+                                        : shard_linear_cross_entropy_with(x, weight, NULL, target, &of_softmax, NULL)));
+            check_ok(shard_copy_to_host(shard_grad(weight), found[narrow], (size_t)(classes * in) * sizeof(float)));
+        }
+    for (int64_t i = 0; i < classes * in; i++)
+        ck_assert_msg(fabsf(found[1][i] - found[0][i]) <= 0x1p-10F * fabsf(found[0][i]) + 1e-14F,
+                      "%s: gradient %lld is %g, not %g", what, (long long)i, (double)found[1][i], (double)found[0][i]);
+}
+
+/* Numbers of a float16 stash neither overflow nor lose their digits: logits that rise by 24 over the tiles, and
+ * exponentials of 4e-8 to 1. One row, so that each gradient is one exponential times a number. */
+START_TEST(test_range)
+{
+    enum { CLASSES = 4 * TILE, IN = 2 };
+    static const double steps[] = {8, -0.55};
+    const shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    const shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    const int64_t label = 1, pair[] = {0, 0, 5, CLASSES - 1};
+    if (on_other_device())
+        return;
+    shard_head_tile = TILE;
+    omp_set_num_threads(1); /* all tiles in one lane, whose largest logits rise */
+    for (int i = 0; i < 2; i++)
+        SHARD_SCOPE
+        {
+            float numbers[CLASSES * IN];
+            for (int c = 0; c < CLASSES; c++) {
+                numbers[c * IN] = (float)(steps[i] * (i ? c : c / TILE));
+                numbers[c * IN + 1] = 0.001F * (float)c;
+            }
+            shard_tensor *weight = shard_from_host(numbers, SHARD_SHAPE(CLASSES, IN), .requires_grad = true);
+            shard_tensor *x = shard_ones(SHARD_SHAPE(1, IN));
+            check_range("softmax", weight, x, shard_from_host(&label, SHARD_SHAPE(1), .dtype = SHARD_INT64), &softmax, &binary);
+            shard_tensor *pairs = shard_from_host(pair, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64);
+            check_range("binary", weight, x, pairs, &softmax, &binary);
+        }
+    shard_head_tile = 0;
 }
 END_TEST
 
@@ -100,24 +181,20 @@ static int64_t saved_bytes(head_call *c, double share)
     return bytes;
 }
 
-static bool has_stash(head_form form, int d)
-{
-    if (on_other_device() || head_dtypes[d].x == SHARD_FLOAT64 || form == MARGIN || form == SAMPLE || form == SAMPLE_MARGIN)
-        return false;
-    return form != CAPPED || head_dtypes[d].x != SHARD_BFLOAT16;
-}
-
 START_TEST(test_memory)
 {
-    const head_form form = (head_form)_i;
+    const head_form form = (head_form)(_i / 2);
+    const shard_dtype dtype = _i % 2 ? SHARD_FLOAT16 : SHARD_FLOAT32;
     shard_head_tile = on_other_device() ? 0 : TILE;
     for (int d = 0; d < HEAD_DTYPES; d++)
         SHARD_SCOPE
         {
             head_call c;
             head_make(&c, form, d, NULL);
+            set_dtype(&c, dtype);
             int64_t weight = (int64_t)shard_tensor_bytes(c.weight), none = saved_bytes(&c, 0);
-            int64_t element = head_dtypes[d].x == SHARD_BFLOAT16 ? 2 : 4, place = 16 * (TILE * element + 4) + 64 /* alignment */;
+            int64_t element = (int64_t)shard_dtype_size(dtype_of_stash(form, d, dtype)),
+                    place = 16 * (TILE * element + 4) + 64 /* alignment */;
             for (int i = 1; i <= 4; i++) {
                 int64_t most = weight * i / 16, bytes = saved_bytes(&c, i / 16.0) - none;
                 ck_assert_int_le(bytes, most);
@@ -179,7 +256,7 @@ END_TEST
 
 START_TEST(test_refuses)
 {
-    const double wrong[] = {-0.5, NAN, INFINITY};
+    const double wrong[] = {-0.5, NAN, INFINITY, 0.05};
     for (int form = 0; form < HEAD_FORMS; form++)
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
             SHARD_SCOPE
@@ -189,13 +266,17 @@ START_TEST(test_refuses)
                 bool binary = form == BINARY || form == GRADIENT_ONLY;
                 head_make(&c, (head_form)form, 0, NULL);
                 set_share(&c, wrong[i]);
+                set_dtype(&c, isfinite(wrong[i]) && wrong[i] >= 0 ? SHARD_BFLOAT16 : SHARD_FLOAT32);
+                bool of_dtype = c.softmax.stash_dtype == SHARD_BFLOAT16;
                 ck_assert_ptr_null(binary ? shard_linear_binary_cross_entropy_with(c.x, c.weight, c.bias, c.target, &c.binary)
                                           : shard_linear_cross_entropy_with(c.x, c.weight, c.bias, c.target, &c.softmax, NULL));
-                check_error(SHARD_ERROR_ARGUMENT, "*cross_entropy: stash_share *; a finite number of at least 0 is needed");
+                check_error(SHARD_ERROR_ARGUMENT, of_dtype
+                                                      ? "*cross_entropy: stash_dtype is bfloat16; float32 or float16 is needed"
+                                                      : "*cross_entropy: stash_share *; a finite number of at least 0 is needed");
                 ck_assert_ptr_null(
                     binary ? shard_linear_binary_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.binary, &saved)
                            : shard_linear_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.softmax, &saved, NULL));
-                check_error(SHARD_ERROR_ARGUMENT, "*_forward: stash_share *");
+                check_error(SHARD_ERROR_ARGUMENT, of_dtype ? "*_forward: stash_dtype *" : "*_forward: stash_share *");
                 ck_assert_ptr_null(saved);
             }
 }
@@ -205,19 +286,21 @@ static void differ(shard_group *world, void *context)
 {
     (void)context;
     for (int form = 0; form < HEAD_FORMS; form++)
-        for (int wrong = 0; wrong < 2; wrong++)
+        for (int wrong = 0; wrong < 3; wrong++) /* 2: another dtype */
             SHARD_SCOPE
             {
                 head_call c;
                 shard_head_saved *saved;
                 head_make(&c, (head_form)form, 0, world);
-                if (shard_group_rank(world) == 1)
+                if (shard_group_rank(world) == 1 && wrong < 2)
                     set_share(&c, wrong ? -1 : 0.5);
+                else if (shard_group_rank(world) == 1)
+                    set_dtype(&c, SHARD_FLOAT16);
                 bool binary = form == BINARY || form == GRADIENT_ONLY;
                 ck_assert_ptr_null(
                     binary ? shard_linear_binary_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.binary, &saved)
                            : shard_linear_cross_entropy_forward_with(c.x, c.weight, c.bias, c.target, &c.softmax, &saved, NULL));
-                if (!wrong)
+                if (wrong != 1)
                     check_error(SHARD_ERROR_MISMATCH, "*options*on rank 1 differ*");
                 else
                     check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "*stash_share -1;*");
@@ -234,8 +317,9 @@ int main(void)
 {
     Suite *suite = suite_create("head stash");
     TCase *tcase = test_case(suite, "head stash");
-    tcase_add_loop_test(tcase, test_same_results, 0, 3);
-    tcase_add_loop_test(tcase, test_memory, 0, HEAD_FORMS);
+    tcase_add_loop_test(tcase, test_same_results, 0, 6);
+    tcase_add_test(tcase, test_range);
+    tcase_add_loop_test(tcase, test_memory, 0, 2 * HEAD_FORMS);
     tcase_add_test(tcase, test_peak_of_classifier);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_ranks_differ);

@@ -119,6 +119,8 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
                     (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = p->classes};
         shard_binary_cross_entropy_options set = options_of(p, v, fused ? SHARD_FLOAT32 : SHARD_FLOAT64);
         set.gradient_only = fused && p->form & GRADIENT_ONLY;
+        set.stash_share = p->reduction == SHARD_REDUCTION_SUM ? 0 : 1000;
+        set.stash_dtype = p->dtype == SHARD_FLOAT16 ? SHARD_FLOAT16 : SHARD_FLOAT32;
         for (int step = 0; step < 2; step++) { /* gradients add up */
             shard_tensor *loss = fused ? shard_linear_binary_cross_entropy_with(x, weight, bias, pairs, &set)
                                        : shard_binary_cross_entropy_with_logits_with(shard_linear(x, weight, bias), pairs, &set);

@@ -119,6 +119,7 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
         set.soft_cap = p->form % 5 == 3 ? 2 : 0;
         set.reduction = p->reduction;
         set.stash_share = (const double[]){options.stash_share, 0, 1000}[p->reduction];
+        set.stash_dtype = p->dtype == SHARD_FLOAT16 ? SHARD_FLOAT16 : SHARD_FLOAT32;
         for (int step = 0; step < 2; step++) { /* gradients add up */
             shard_tensor *loss = fused ? shard_linear_cross_entropy_with(x, weight, bias, labels, &set, NULL)
                                        : shard_cross_entropy_with(shard_linear(x, weight, bias), labels, &set, NULL);

@@ -37,9 +37,11 @@ typedef struct shard_cross_entropy_options {
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
     double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.05 */
     shard_tensor *sample_correction; /* shard_sample_correction: [n], added to the logits of the sample's classes; NULL: zeros */
+    shard_dtype stash_dtype; /* of the stash: SHARD_FLOAT32 or SHARD_FLOAT16; SHARD_FLOAT32 */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05, NULL
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05,    \
+        NULL, SHARD_FLOAT32
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -81,9 +83,12 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * .stash_share: the forward keeps the exponentials of its first tiles for the backward, which then does not compute these
  * logits again: the stash. It has at most this part of the bytes of the local weight, in memory until the weight's gradient is
  * computed. 0: no stash. With x and weight of one dtype, about rows / in is enough for all tiles; a larger value keeps no
- * more. Gradients of weight and bias differ by rounding: the stash is float32, of bfloat16 features bfloat16. There is none on
- * a GPU, with .sample, .normalized or .margin, for more than 1,024 rows, for float64, for bfloat16 features with soft_cap, and
- * where replicas gather the rows of a classifier.
+ * more. Gradients of weight and bias differ by rounding: the stash is of .stash_dtype, of bfloat16 features bfloat16. With
+ * SHARD_FLOAT16 the same bytes have twice as many exponentials of other features. Each one is rounded, by at most 2^-11 of it or
+ * 2^-40 of the row's largest (of the binary loss, of 1). With soft_cap, and with weight or pos_weight of the binary loss, the
+ * stash is float32 all the same.
+ * There is none on a GPU, with .sample, .normalized or .margin, for more than 1,024 rows, for float64, for bfloat16 features
+ * with soft_cap, and where replicas gather the rows of a classifier.
  * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
  * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
@@ -151,9 +156,10 @@ typedef struct shard_binary_cross_entropy_options {
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
     bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
     double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.05 */
+    shard_dtype stash_dtype;   /* likewise; SHARD_FLOAT32 */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
-    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05, SHARD_FLOAT32
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \

@@ -33,6 +33,8 @@ typedef struct shard_head {
      * weight gradient of the same rows then does not compute again. */
     void *stash;
     size_t stash_bytes;
+    /* SHARD_FLOAT32 or SHARD_FLOAT16; not read of bfloat16 features, capped logits and weighted binary losses. */
+    shard_dtype stash_dtype;
     /* For the labels' ranks: their logits [rows], and [rows] that the forward sets to the number of local logits that come before
      * the label's as count_ahead counts, 0 for ignored rows. Both NULL: not wanted. */
     const double *label_logit;

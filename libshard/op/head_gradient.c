@@ -132,6 +132,13 @@ static void restrict_to(shard_head *head, shard_range rows, offset_take *take, v
     take->first = first;
 }
 
+void shard_head_set_stash(shard_head *head, shard_tensor *stash)
+{
+    head->stash = stash ? shard_tensor_memory(stash) : NULL;
+    head->stash_bytes = stash ? shard_tensor_bytes(stash) : 0;
+    head->stash_dtype = stash ? stash->dtype : SHARD_FLOAT32;
+}
+
 static shard_status compute(shard_gradient_source *source, shard_range part, void *const *memory,
                             const shard_row_receiver *receiver)
 {
@@ -148,8 +155,7 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
     head.pair = s->pair;
     head.list = kept[LIST];
     head.list_on_host = kept[LIST_ON_HOST];
-    head.stash = s->stash ? shard_tensor_memory(s->stash) : NULL;
-    head.stash_bytes = s->stash ? shard_tensor_bytes(s->stash) : 0;
+    shard_head_set_stash(&head, s->stash);
     head.x = s->array[X];
     head.target = s->array[TARGET];
     head.margin_shift = s->array[MARGIN_SHIFT];

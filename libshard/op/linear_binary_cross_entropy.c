@@ -93,8 +93,7 @@ static shard_status binary_head_backward(shard_node *node, shard_tensor *dy, sha
     if (!shard_saved_all(node, SAVED, saved) || !shard_load(SAVED, saved, memory))
         return shard_last_status();
     shard_head h = head_of(c, saved[X], saved[WEIGHT], memory);
-    h.stash = memory[STASH];
-    h.stash_bytes = saved[STASH] ? shard_tensor_bytes(saved[STASH]) : 0;
+    shard_head_set_stash(&h, saved[STASH]);
     const shard_head_rows rows = {.scale = row_scales(c, saved[X], memory[ROW_WEIGHT], dy)};
     if (!rows.scale)
         return shard_last_status();
@@ -157,7 +156,7 @@ static bool measure_local(binary_head_call *call)
     shard_head h = head_of(&c, x, weight, memory);
     h.gradient_only = call->loss.gradient_only;
     if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
-        !shard_linear_head_stash(&h, call->operand, call->loss.stash_share, &call->stash))
+        !shard_linear_head_stash(&h, call->operand, call->loss.stash_share, call->loss.stash_dtype, &call->stash))
         return false;
     if (h.gradient_only && !memory[SUM] && !h.stash) /* nothing is wanted of the sweep */
         return SHARD_RUN(x, fill, 1, 0, rows->local, SHARD_FLOAT64) == SHARD_OK;

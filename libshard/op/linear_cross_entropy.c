@@ -41,6 +41,7 @@ typedef struct head_call {
     bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
     double logit_scale;              /* as given */
     double stash_share;
+    shard_dtype stash_dtype;
     shard_margin_logits_options margin;
     shard_label_margins margins;
     shard_tensor *sums;              /* SUMS above */
@@ -180,8 +181,7 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
     if (!shard_saved_all(node, SAVED, saved) || !shard_load(SAVED, saved, memory))
         return shard_last_status();
     shard_head h = head_of(&c->shape, c->in, saved[X], saved[WEIGHT], memory);
-    h.stash = memory[STASH];
-    h.stash_bytes = saved[STASH] ? shard_tensor_bytes(saved[STASH]) : 0;
+    shard_head_set_stash(&h, saved[STASH]);
     h.normalized = c->normalized;
     shard_label_margins_set(&h, memory[MARGIN_SHIFT], memory[MARGIN_NUMBERS]);
     const double *number = memory[NUMBERS];
@@ -384,18 +384,20 @@ static bool pick_sampled(head_call *call)
 
 /* ---- forward ---- */
 
-bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double share, shard_tensor **stash)
+bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double share, shard_dtype dtype, shard_tensor **stash)
 {
     shard_tensor *x = operand[X];
     double most = share * (double)shard_tensor_bytes(operand[WEIGHT]);
     *stash = NULL;
     if (shard_leaf_of(operand[WEIGHT])->gathers_grad) /* of the rows of all replicas, of which this forward has some */
         return true;
-    h->stash_bytes = shard_head_stash_bytes(shard_device_of(x), h, most < (double)INT64_MAX ? (size_t)most : INT64_MAX);
-    if (h->stash_bytes == 0)
+    h->stash_dtype = dtype;
+    size_t bytes = shard_head_stash_bytes(shard_device_of(x), h, most < (double)INT64_MAX ? (size_t)most : INT64_MAX);
+    if (bytes == 0)
         return true;
-    *stash = shard_workspace(x, (int64_t)h->stash_bytes, SHARD_UINT8);
-    h->stash = *stash ? shard_tensor_memory(*stash) : NULL;
+    *stash = shard_workspace(x, (int64_t)(bytes / shard_dtype_size(dtype)), dtype);
+    if (*stash)
+        shard_head_set_stash(h, *stash);
     return h->stash != NULL;
 }
 
@@ -439,7 +441,7 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
         h.label_logit = shard_tensor_memory(label_logit);
     }
     if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
-        !shard_linear_head_stash(&h, call->operand, call->stash_share, &call->stash))
+        !shard_linear_head_stash(&h, call->operand, call->stash_share, call->stash_dtype, &call->stash))
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
@@ -547,6 +549,7 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
                       .normalized = options.normalized,
                       .logit_scale = options.logit_scale,
                       .stash_share = options.stash_share,
+                      .stash_dtype = options.stash_dtype,
                       .correction = options.sample_correction,
                       .weight_given = options.weight,
                       .has_margins = options.margin,

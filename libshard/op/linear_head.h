@@ -12,9 +12,10 @@ enum { SHARD_LINEAR_HEAD_X, SHARD_LINEAR_HEAD_WEIGHT, SHARD_LINEAR_HEAD_BIAS, SH
  * gets no memory. NULL with the error set if the operands do not fit together. */
 shard_tensor *shard_linear_head_logits(const char *function, shard_tensor *const *operand);
 
-/* Sets the stash of `head`, whose tensor is *stash; NULL where it has none. It has at most `share` of the bytes of the weight.
- * False with the error set. */
-bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, double share, shard_tensor **stash);
+/* Sets the stash of `head`, whose tensor is *stash; NULL where it has none. It has at most `share` of the bytes of the weight,
+ * and numbers of that dtype. False with the error set. */
+bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, double share, shard_dtype dtype,
+                             shard_tensor **stash);
 
 /* The gradients of the node's inputs. sums: the statistics, then the sums of the forward. group: over which classes are split,
  * or NULL. kept [SHARD_HEAD_KEPT]: as for shard_head_source_create. */

@@ -57,7 +57,8 @@ shard_tensor *network_loss(shard_module *network, const options *wanted, shard_t
                                        .margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
         else
             loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
-                                       .sample_correction = sample->correction, .stash_share = wanted->head.stash);
+                                       .sample_correction = sample->correction, .stash_share = wanted->head.stash,
+                                       .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
         shard_release(logits);
     }
     return loss;

@@ -22,6 +22,7 @@ const command_choice head_optimizer_choices[] = {{"same", HEAD_SAME},
                                                  {"rowwise-adagrad", HEAD_ROWWISE_ADAGRAD},
                                                  {"rowwise-adam", HEAD_ROWWISE_ADAM},
                                                  {NULL, 0}};
+const command_choice head_stash_choices[] = {{"float32", SHARD_FLOAT32}, {"float16", SHARD_FLOAT16}, {NULL, 0}};
 static const command_choice amps[] = {{"none", SHARD_FLOAT32}, {"bf16", SHARD_BFLOAT16}, {"fp16", SHARD_FLOAT16}, {NULL, 0}};
 static const command_choice stages[] = {{"none", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 static const command_choice policies[] = {{"stop", TRAINING_STOP}, {"skip", TRAINING_SKIP}, {NULL, 0}};
@@ -147,6 +148,8 @@ const command_option head_rows[] = {
      "a classifier's loss keeps exponentials for its backward in at most this part of the bytes of its weight; 0: none, and all "
      "are computed again",
      "X", HEAD_AT(stash), .most = 1e9},
+    {COMMAND_CHOICE, "head-stash-dtype", "of these exponentials, unless the products are in bfloat16; float16: twice as many in the same memory, rounded", "DTYPE",
+     HEAD_AT(stash_dtype), .choices = head_stash_choices},
     {0},
 };
 

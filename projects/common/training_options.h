@@ -81,14 +81,15 @@ typedef struct head_options {
     int optimizer; /* head_optimizer */
     double lr;     /* 0: as the run's */
     double stash;
+    int stash_dtype; /* SHARD_FLOAT32 or SHARD_FLOAT16 */
 } head_options;
 
 extern const command_choice training_optimizer_choices[], training_schedule_choices[], head_dtype_choices[],
-    head_rounding_choices[], head_optimizer_choices[];
+    head_rounding_choices[], head_optimizer_choices[], head_stash_choices[];
 
 #define HEAD_DEFAULTS                                                                                                            \
     {                                                                                                                            \
-        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05                                             \
+        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05, .stash_dtype = SHARD_FLOAT32               \
     }
 #define TRAINING_BUCKET_MIB 25 /* the default of --bucket-mib */
 
@@ -118,7 +119,7 @@ extern const command_option training_rows[], training_device_rows[], training_co
 #define TRAINING_SAVE_ASYNC_ROW(type, field) TRAINING_TABLE(type, field, training_save_async_rows, "")
 /* --check-replicas: training_loop.h */
 #define TRAINING_CHECK_REPLICAS_ROW(type, field) TRAINING_TABLE(type, field, training_check_replicas_rows, "")
-/* --enable-model-parallel, --model-parallel-size, --head-dtype to --head-stash */
+/* --enable-model-parallel, --model-parallel-size, --head-dtype to --head-stash-dtype */
 #define HEAD_ROWS(type, field) TRAINING_TABLE(type, field, head_rows, "")
 
 /* ---- their meaning ---- */

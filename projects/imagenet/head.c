@@ -131,14 +131,16 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
     if (m->cosines)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
                                    .sample = run->sample.classes, .normalized = head->fused, .stash_share = wanted->head.stash,
+                                   .stash_dtype = (shard_dtype)wanted->head.stash_dtype,
                                    .margin = SHARD_MARGIN(.scale = wanted->margin.scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
     else if (run->sample.classes)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
                                    .sample = run->sample.classes, .sample_correction = run->sample.correction,
-                                   .stash_share = wanted->head.stash);
+                                   .stash_share = wanted->head.stash, .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
     else
         loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                             .label_smoothing = label_smoothing, .stash_share = wanted->head.stash);
+                                             .label_smoothing = label_smoothing, .stash_share = wanted->head.stash,
+                                             .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
     shard_release(logits); /* the backward writes the gradient over them */
     return loss;
 }

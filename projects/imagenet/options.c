@@ -99,7 +99,7 @@ static const options defaults = {
     .crop_scale = 0.08,
     .arch = "resnet50",
     .model_parallel_dim = SHARD_SPLIT_COLUMN,
-    .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05},
+    .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05, .stash_dtype = SHARD_FLOAT32},
     .margin = MARGIN_DEFAULTS,
     .accumulate = 1,
     .training = {.bucket_mib = TRAINING_BUCKET_MIB,

@@ -21,6 +21,7 @@ enum {
     MOST_ROWS = 1024,                /* of x: with more, oneDNN's products are as good */
     MOST_FIRST = 256,                /* first logits of a row, which are kept in order */
     UNIT = 64,                       /* alignment */
+    HALVES = 1 << 15,                /* factor of float16 numbers up to 1, so that those from 2e-9 on have all digits */
 };
 
 static int threads_of_sweep(void)
@@ -91,6 +92,9 @@ static void choose_sizes(sweep *s, const shard_head *h)
     shard_dtype dtype = shard_cpu_head_products_dtype(s->tiler);
     s->in_place = h->weight_dtype == dtype && s->in_pitch == h->in;
     s->packed = h->dtype == SHARD_BFLOAT16;
+    bool up_to_one = !s->separate && !(h->binary && (h->class_weight || h->positive)); /* the numbers of the stash */
+    s->halved = h->stash_dtype == SHARD_FLOAT16 && !s->packed && up_to_one;
+    s->stash_scale = s->halved ? HALVES : 1;
     int64_t wanted = TILE_BYTES / (s->in_pitch * (int64_t)shard_dtype_size(dtype)) / BLOCK * BLOCK;
     s->tile = shard_head_tile ? shard_head_tile : wanted < LEAST_TILE ? LEAST_TILE : shard_min(wanted, MOST_TILE);
 }
@@ -140,7 +144,7 @@ static size_t lay_out_lane(lane *l, bool gradient, bool sum)
     bool pairs = s->tiler->pack == 2, needs_weight = !s->in_place || (gradient && s->h->weight_dtype != SHARD_FLOAT32);
     size_t offset = 0;
     l->own = lay(l->memory, &offset, s->tile * s->pitch, sizeof(float));
-    l->scale = gradient ? lay(l->memory, &offset, s->pitch, sizeof(float)) : NULL;
+    l->scale = gradient || s->halved ? lay(l->memory, &offset, s->pitch, sizeof(float)) : NULL;
     l->weight = needs_weight ? lay(l->memory, &offset, s->tile * s->in_pitch, pairs ? 2 : sizeof(float)) : NULL;
     l->bias = lay(l->memory, &offset, s->tile, sizeof(float));
     l->buffer = lay(l->memory, &offset, s->tile > s->in_pitch ? s->tile : s->in_pitch, sizeof(float));
@@ -263,10 +267,12 @@ static void forward_tile(lane *l, int64_t first)
 {
     const sweep *s = l->s;
     tile t = tile_at(l, first, true);
-    if (t.stash && !s->packed && !s->separate)
+    if (t.stash && !s->packed && !s->halved && !s->separate)
         l->z = t.stash;
     multiply_logits(l, &t);
     bool moved = s->loss->forward(l, &t);
+    if (t.stash && s->halved)
+        s->kernels->halve(t.count, s->pitch, l->scale, l->z, t.stash);
     void *pairs = t.stash && s->packed ? t.stash : l->pairs;
     if (pairs)
         s->kernels->pack(t.count, s->pitch, l->z, pairs);

@@ -63,6 +63,11 @@ typedef struct shard_cpu_head_kernels {
     /* scaled, of exponentials in such pairs. */
     void (*scaled_pairs)(int64_t count, int64_t pitch, const uint32_t *pairs, float *z, const float *class_weight,
                          const shard_cpu_head_scaled *);
+    /* z times the factors [pitch], rounded to float16. */
+    void (*halve)(int64_t count, int64_t pitch, const float *factor, const float *z, uint16_t *halves);
+    /* scaled, of float16 numbers. */
+    void (*scaled_halves)(int64_t count, int64_t pitch, const uint16_t *halves, float *z, const float *class_weight,
+                          const shard_cpu_head_scaled *);
     /* z[i * z_pitch] += the product of row i of `rows` [count, pitch] with x [in]; both of float32, or of bfloat16. */
     void (*add_products)(shard_dtype, int64_t count, int64_t in, const void *rows, int64_t pitch, const void *x, float *z,
                          int64_t z_pitch);

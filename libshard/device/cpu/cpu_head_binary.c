@@ -75,6 +75,8 @@ static bool forward(lane *l, const tile *t)
 {
     l->values = !l->s->h->gradient_only;
     differentiate(l, t);
+    for (int64_t j = 0; j < l->s->pitch && t->stash && l->s->halved; j++)
+        l->scale[j] = l->s->stash_scale;
     return false;
 }
 
@@ -99,15 +101,15 @@ static void fill(const sweep *s, const shard_head_rows *rows)
 static void gradient(lane *l, const tile *t, const shard_head_rows *rows)
 {
     const sweep *s = l->s;
-    const shard_cpu_head_scaled scaled = {s->constants.factor, &s->constants};
     (void)rows;
     l->scales = true;
-    if (!t->stash)
+    if (!t->stash) {
         differentiate(l, t);
-    else if (s->packed)
-        s->kernels->scaled_pairs(t->count, s->pitch, t->stash, l->z, NULL, &scaled);
-    else
-        s->kernels->scaled(t->count, s->pitch, t->stash, l->z, NULL, &scaled);
+        return;
+    }
+    for (int64_t j = 0; j < s->pitch; j++)
+        l->scale[j] = s->constants.factor[j] / s->stash_scale;
+    head_scale_stash(l, t, NULL, l->scale);
 }
 
 const head_loss shard_cpu_head_binary = {.begin = begin, .forward = forward, .join = join, .fill = fill, .gradient = gradient};

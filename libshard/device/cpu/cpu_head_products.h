@@ -21,6 +21,8 @@ typedef struct shard_cpu_head_sweep {
     int64_t stashed;                   /* tiles that have a place in the stash: the first ones */
     bool in_place;                     /* the weight's rows are used where they are */
     bool packed;                       /* exponentials are stashed in pairs of bfloat16 */
+    bool halved;                       /* in float16 */
+    float stash_scale;                 /* of the stash's numbers: a power of two */
     const void *x;                     /* [rows, in] of the products' type */
     void *by_row;                      /* panels of x's rows, along features */
     void *by_feature;                  /* panels of x's features, along rows */

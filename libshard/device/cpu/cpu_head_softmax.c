@@ -85,6 +85,17 @@ static void count_ahead(lane *l, const tile *t)
     l->s->kernels->count_ahead(t->count, l->s->pitch, l->z, c);
 }
 
+/* Sets the centers of the tile's exponentials in the stash. Those of float16 are relative to the largest logits so far, by the
+ * factors in l->scale, and so are not above 1. */
+static void set_centers(lane *l, const tile *t)
+{
+    const sweep *s = l->s;
+    const float *max = l->columns.max, *center = l->columns.center;
+    memcpy(centers_of(s, t->stash), s->halved ? max : center, (size_t)s->pitch * sizeof(float));
+    for (int64_t j = 0; j < s->pitch && s->halved; j++)
+        l->scale[j] = (float)((double)s->stash_scale * (center[j] == -INFINITY ? 1 : exp((double)center[j] - (double)max[j])));
+}
+
 static bool forward(lane *l, const tile *t)
 {
     const sweep *s = l->s;
@@ -103,7 +114,7 @@ static bool forward(lane *l, const tile *t)
     bool moved = capped ? s->kernels->capped_exponentials(t->count, s->pitch, l->z, &l->columns, map)
                         : s->kernels->exponentials(t->count, s->pitch, l->z, &l->columns);
     if (t->stash && !capped)
-        memcpy(centers_of(s, t->stash), l->columns.center, (size_t)s->pitch * sizeof(float));
+        set_centers(l, t);
     return moved;
 }
 
@@ -172,7 +183,8 @@ static void scale_stash(lane *l, const tile *t, const shard_head_rows *rows)
     const float *center = centers_of(s, t->stash);
     for (int64_t j = 0; j < s->pitch; j++)
         l->scale[j] = j < s->h->loss.rows && s->constants.factor[j] != 0
-                          ? (float)(rows->scale[j] * rows->slope[j] * slope_of_map(s->h) * exp((double)center[j] - rows->lse[j]))
+                          ? (float)(rows->scale[j] * rows->slope[j] * slope_of_map(s->h) * exp((double)center[j] - rows->lse[j]) /
+                                    (double)s->stash_scale)
                           : 0;
 }
 
@@ -206,11 +218,7 @@ static void gradient(lane *l, const tile *t, const shard_head_rows *rows)
         s->kernels->map_logits(t->count, s->pitch, l->z, &s->h->loss.map);
     if (t->stash) {
         scale_stash(l, t, rows);
-        const shard_cpu_head_scaled scaled = {l->scale, &s->constants};
-        if (s->packed)
-            s->kernels->scaled_pairs(t->count, s->pitch, t->stash, l->z, weights, &scaled);
-        else
-            s->kernels->scaled(t->count, s->pitch, t->stash, l->z, weights, &scaled);
+        head_scale_stash(l, t, weights, l->scale);
     } else {
         shift_labels(l, t);
         s->kernels->gradients(t->count, s->pitch, l->z, weights, &s->constants);

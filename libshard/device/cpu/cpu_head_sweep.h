@@ -16,7 +16,7 @@ typedef struct lane {
     const sweep *s;
     float *z;        /* [tile, pitch]: of the lane, or the tile's place in the stash */
     float *own;      /* the lane's */
-    float *scale;    /* [pitch] */
+    float *scale;    /* [pitch]: factors of what is written to the stash in float16, or read from a stash */
     void *weight;    /* [tile, in_pitch] of the products' type, unless in place */
     float *bias;     /* [tile] */
     float *buffer;   /* [tile] or [in_pitch]: numbers that are added to */
@@ -42,9 +42,11 @@ struct head_loss {
     int stats; /* numbers of a row; 0: one of all rows */
     /* Before a forward. */
     void (*begin)(sweep *, double *stats);
-    /* z: logits become the factors of the tile's rows in the sum, in the tile's place of the stash if it has one (unless
-     * s->separate: the loss fills the place); the lane's statistics get the tile's. Whether the factors of l->columns apply to
-     * the sum so far. */
+    /* z: logits become the factors of the tile's rows in the sum; the lane's statistics get the tile's. Whether the factors of
+     * l->columns apply to the sum so far. z of a tile with a place in the stash is this place, unless
+     *   s->packed    the caller copies z to it
+     *   s->halved    the caller copies z to it, times l->scale, which is set here
+     *   s->separate  it is filled here. */
     bool (*forward)(lane *, const tile *);
     /* Joins the lanes' statistics of a row, in their order, and sets the factors [lanes] of their sums. */
     void (*join)(const sweep *, int lanes, const lane *, int64_t row, double *stats, float *factor);
@@ -54,16 +56,30 @@ struct head_loss {
     void (*gradient)(lane *, const tile *, const shard_head_rows *);
 };
 
-/* A tile's place in the stash has its exponentials, [tile, pitch] floats or [(tile + 1) / 2, pitch] pairs of bfloat16, then
- * the centers [pitch] that they are relative to. */
+/* A tile's place in the stash has its exponentials, or derivatives, [tile, pitch] numbers of float32 or float16 or
+ * [(tile + 1) / 2, pitch] pairs of bfloat16; then [pitch] floats, the centers that exponentials are relative to. The rows of
+ * `pitch` floats before these. */
 static inline int64_t place_rows(const sweep *s)
 {
-    return s->packed ? shard_divide_up(s->tile, 2) : s->tile;
+    return s->packed || s->halved ? shard_divide_up(s->tile, 2) : s->tile;
 }
 
 static inline float *centers_of(const sweep *s, void *place)
 {
     return (float *)place + place_rows(s) * s->pitch;
+}
+
+/* z: the derivatives of a tile with a place in the stash; scale [pitch]: the factors of the numbers there. */
+static inline void head_scale_stash(const lane *l, const tile *t, const float *class_weight, const float *scale)
+{
+    const sweep *s = l->s;
+    const shard_cpu_head_scaled scaled = {scale, &s->constants};
+    if (s->packed)
+        s->kernels->scaled_pairs(t->count, s->pitch, t->stash, l->z, class_weight, &scaled);
+    else if (s->halved)
+        s->kernels->scaled_halves(t->count, s->pitch, t->stash, l->z, class_weight, &scaled);
+    else
+        s->kernels->scaled(t->count, s->pitch, t->stash, l->z, class_weight, &scaled);
 }
 
 extern const head_loss shard_cpu_head_softmax, shard_cpu_head_binary, shard_cpu_head_top_k;

@@ -264,6 +264,29 @@ static void scaled_pairs(int64_t count, int64_t pitch, const uint32_t *pairs, fl
     }
 }
 
+static void halve(int64_t count, int64_t pitch, const float *factor, const float *z, uint16_t *halves)
+{
+    float block[COLUMNS];
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t first = 0; first < pitch; first += COLUMNS) {
+            int64_t columns = shard_min(COLUMNS, pitch - first), at = i * pitch + first;
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++)
+                block[j] = z[at + j] * factor[first + j];
+            KERNEL(narrow)(SHARD_FLOAT16, false, columns, block, halves + at);
+        }
+}
+
+static void scaled_halves(int64_t count, int64_t pitch, const uint16_t *halves, float *z, const float *class_weight,
+                          const shard_cpu_head_scaled *g)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float *row = z + i * pitch;
+        KERNEL(widen)(SHARD_FLOAT16, pitch, halves + i * pitch, row);
+        scaled_row(pitch, row, row, class_weight ? class_weight[i] : 1, g);
+    }
+}
+
 /* The bits of x rounded by shard_float_to_bfloat16, in the high half of the word. */
 static inline uint32_t round_bits(float x)
 {
@@ -432,6 +455,8 @@ const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponential
                                                      .narrow = narrow_all,
                                                      .pack = pack,
                                                      .scaled_pairs = scaled_pairs,
+                                                     .halve = halve,
+                                                     .scaled_halves = scaled_halves,
                                                      .add_products = add_products,
                                                      .interleave = interleave};
 
