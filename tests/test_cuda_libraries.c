@@ -410,6 +410,17 @@ static ncclComm_t alone(int blocking)
     return comm;
 }
 
+/* What the communicator's call under way comes to; ncclInProgress after a second. */
+static ncclResult_t outcome(ncclComm_t comm)
+{
+    ncclResult_t result = ncclInProgress;
+    for (int i = 0; i < 1000 && result == ncclInProgress; i++) {
+        ck_assert_int_eq(ncclCommGetAsyncError(comm, &result), ncclSuccess);
+        usleep(1000);
+    }
+    return result;
+}
+
 static ncclResult_t sum(const float *from, float *to, size_t count, ncclComm_t comm, cudaStream_t stream)
 {
     return ncclAllReduce(from, to, count, ncclFloat32, ncclSum, comm, stream);
@@ -482,6 +493,31 @@ START_TEST(refuses_one_gpu_for_two)
 }
 END_TEST
 
+/* A peer whose process ends is an error of a sum that waits for it, but not one that has left the communicator. */
+START_TEST(notices_a_dead_peer)
+{
+    const bool leaves = _i;
+    ncclComm_t comm = NULL;
+    int rank;
+    enter(2, 1, 0, &comm, &rank);
+    ck_assert_int_eq(outcome(comm), ncclSuccess);
+    if (rank == 1) {
+        if (leaves)
+            ncclCommAbort(comm);
+        _exit(0);
+    }
+    float *data = floats(10, 1, NULL);
+    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclInProgress);
+    ncclResult_t found = outcome(comm); /* on its stream, or an error already */
+    for (int i = 0; i < 500 && found == ncclSuccess; i++) {
+        found = outcome(comm);
+        usleep(leaves ? 200 : 10000);
+    }
+    ck_assert_int_eq(found, leaves ? ncclSuccess : ncclRemoteError);
+    ncclCommAbort(comm);
+}
+END_TEST
+
 START_TEST(stumbles_over_mismatch)
 {
     ncclComm_t comm = NULL;
@@ -514,6 +550,7 @@ int main(void)
     tcase_add_test_raise_signal(tcase, stumbles_over_overlap, SIGABRT);
     tcase_add_test_raise_signal(tcase, stumbles_over_a_split_beside_work, SIGABRT);
     tcase_add_loop_test(tcase, refuses_one_gpu_for_two, 0, 2);
+    tcase_add_loop_test(tcase, notices_a_dead_peer, 0, 2);
     tcase_add_test_raise_signal(tcase, stumbles_over_mismatch, SIGABRT);
     return test_run(suite);
 }

@@ -78,6 +78,33 @@ START_TEST(test_member_hangs)
 }
 END_TEST
 
+/* Rank 1 does not join the communicator in time: NCCL's wait takes SHARD_TIMEOUT, the one for what the ranks say of it a second. */
+static void joins_late(shard_group *world, void *context)
+{
+    (void)context;
+    struct timespec start, end;
+    float *data = make_filled(10, 1);
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    shard_group_all_reduce(world, gpu(), data, 10, SHARD_FLOAT32, SHARD_SUM);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    if (shard_group_rank(world) != 1) {
+        check_error(SHARD_ERROR_TIMEOUT, "nccl: all_reduce*ranks 0, 1 and 2*was not done within 3 s (SHARD_TIMEOUT)");
+        double seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+        ck_assert_double_lt(seconds, 5.9); /* 4 of them waiting */
+        return;
+    }
+    ck_assert_int_ne(shard_last_status(), SHARD_OK); /* the others have gone */
+    shard_clear_error();
+}
+
+START_TEST(test_joins_late)
+{
+    set_gpus("3", "1");
+    setenv("SHARD_CUDA_EMULATION_JOIN_SECONDS", "7", 1);
+    run_job_of((ranks_run){.size = 3, .body = joins_late, .timeout = "3", .may_fail = 1 << 1, .deadline = 30});
+}
+END_TEST
+
 /* A communicator of the test's own, blocking. */
 static ncclComm_t connect_directly(shard_group *world)
 {
@@ -285,6 +312,7 @@ int main(void)
     TCase *tcase = test_case(suite, "device_transport_abort");
     tcase_add_test(tcase, test_member_dies);
     tcase_add_test(tcase, test_member_hangs);
+    tcase_add_test(tcase, test_joins_late);
     tcase_add_loop_test(tcase, test_leaves_in_flight, 0, 2);
     tcase_add_loop_test(tcase, test_sticks, 0, STUCK_GROUPS * 2);
     tcase_add_loop_test(tcase, test_neighbour_dies, 0, 2);

@@ -312,7 +312,10 @@ shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind
 
 shard_status shard_preflight_after(shard_group *group, shard_status status)
 {
-    return status == SHARD_ERROR_TIMEOUT ? status : shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    group->waited = status == SHARD_ERROR_TIMEOUT ? shard_comm_timeout() : 0;
+    status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    group->waited = 0;
+    return status;
 }
 
 shard_status shard_barrier(shard_group *group)

@@ -132,6 +132,7 @@ struct shard_group {
     void *peers;                  /* [size][SHARD_COMM_TEXT] the ranks' messages in it */
     const void **parts;           /* [size] workspace of the current collective */
     const shard_collective *call; /* the current collective, for texts; else NULL */
+    double waited;                /* seconds that its ranks have waited for each other in it outside of the transport */
     /* The ranks that have the same shard as this one of tensors that are split over the group;
      * set by a mesh or shard_group_set_replicas. NULL: no other rank. */
     shard_group *replicas;
@@ -139,6 +140,13 @@ struct shard_group {
     bool is_world; /* callers may keep a pointer to it after the end of the job */
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
+
+/* Seconds that a wait of the group may take: `timeout`, or what is left of it, at least one. */
+static inline double shard_group_patience(const shard_group *group, double timeout)
+{
+    double left = timeout - group->waited, least = timeout < 1 ? timeout : 1;
+    return left > least ? left : least;
+}
 
 /* The text of this rank's current call in the group, "all_reduce of 10 float32". */
 void shard_group_describe(const shard_group *group, char *text, size_t bytes);

@@ -157,7 +157,7 @@ static shard_status poll(shard_group *group, wait_for *wait)
             probed = time;
             mpi_read_news();
             status = check_members(group);
-            if (status == SHARD_OK && time - start > mpi.host->timeout())
+            if (status == SHARD_OK && time - start > shard_group_patience(group, mpi.host->timeout()))
                 status = fail_late(group, wait, &done);
             if (status != SHARD_OK || done)
                 return status;

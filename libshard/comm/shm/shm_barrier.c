@@ -278,7 +278,7 @@ shard_status shm_probe(shard_group *group, const char *doing)
 static shard_status sleep_for_round(shard_group *group, uint32_t round)
 {
     shm_area *area = ((shm_group *)group->state)->area;
-    double deadline = shard_seconds() + shard_comm_timeout();
+    double deadline = shard_seconds() + shard_group_patience(group, shard_comm_timeout());
     shard_status status = SHARD_OK;
     for (bool slept = false; status == SHARD_OK && atomic_load(&area->round) == round; slept = true) {
         if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */

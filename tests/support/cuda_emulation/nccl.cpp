@@ -5,14 +5,16 @@
  * group of calls go together; a member that does not come makes the others wait until
  * they abort; an abort sets its communicator's flag and then waits, also of non-blocking
  * communicators, for the work that the GPU has: the flags of a group of aborts are all set
- * before, as of 2.22. A member whose process ends is at once an error of the communicators
- * that wait for it, as NCCL sees its connections close. What NCCL leaves undefined ends the process: buffers that overlap other
- * than in place, members that call different things, a split beside other work.
+ * before, as of 2.22. A member whose process ends is at once an error of the non-blocking
+ * communicators that it has joined and that wait, as NCCL sees connections close. What NCCL
+ * leaves undefined ends the process: buffers that overlap other than in place, members that
+ * call different things, a split beside other work.
  *
  * A call on the stream first sends this rank's part, then waits for the others'. 16-bit
  * types are rounded after every addition, as NCCL does.
  *
- * SHARD_CUDA_EMULATION_NCCL     the version: 2.28.9
+ * SHARD_CUDA_EMULATION_NCCL          the version: 2.28.9
+ * SHARD_CUDA_EMULATION_JOIN_SECONDS  rank 1 of a communicator takes so long to join it: 0
  */
 #include "nccl.h"
 
@@ -30,6 +32,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 using namespace emulation;
 
@@ -503,6 +506,8 @@ static std::function<ncclResult_t()> joining(ncclComm_t comm, const std::string 
                 return fail(ncclUnhandledCudaError, "ncclCommInitRank: there is no GPU");
             if (!shared->memory.take(COMM_BYTES))
                 return fail(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+            if (rank == 1)
+                sleep((unsigned)atoi(setting("JOIN_SECONDS", "0").c_str()));
             shared->rank = rank;
             shared->size = size;
             shared->mail.reset(Mail::join(path, size, rank, gpu));
