@@ -21,7 +21,7 @@
 #define ADDRESS_SANITIZER 0
 #endif
 
-enum { ROWS = 12, IN = 20, HIDDEN = 24, CLASSES = 130, STEPS = 50 };
+enum { ROWS = 12, IN = 20, HIDDEN = 24, CLASSES = 130, STEPS = 50, WHOLE_STASH = 1000 /* a share that keeps all exponentials */ };
 
 /* Of one training. */
 typedef struct setting {
@@ -32,10 +32,11 @@ typedef struct setting {
     double max_value; /* the same */
     shard_reduction reduction;
     double smoothing;
-    shard_dtype dtype; /* of the classifier */
+    shard_dtype dtype;            /* of the classifier */
     double soft_cap, logit_scale; /* 0: the default */
     bool binary;                  /* binary cross-entropy */
     bool weighted, scaled, uses_logits, reads_gradient, no_bias, tied;
+    bool halves; /* all exponentials are kept, in float16 */
 } setting;
 
 static shard_optimizer *sgd(const shard_tensors *p)
@@ -100,6 +101,9 @@ static const setting settings[] = {
     {"momentum, capped", momentum, 1, .soft_cap = 3, .logit_scale = 2},
     {"momentum, capped, smoothed", momentum, 2, .soft_cap = 3, .smoothing = 0.1},
     {"momentum, logits are scaled", momentum, 2, .logit_scale = 3, .smoothing = 0.1},
+    {"momentum, stash in float16", momentum, 1, .halves = true},
+    {"momentum, stash in float16, smoothed, weighted", momentum, 1, .halves = true, .smoothing = 0.1, .weighted = true},
+    {"binary, stash in float16", momentum, 1, .halves = true, .binary = true, .reduction = SHARD_REDUCTION_BATCH_MEAN},
     {"Adam", adam, 1},
     {"AdamW, two batches, clipped", adamw, 2, .max_norm = 0.1},
     {"momentum, clipped by value", momentum, 1, .max_value = 0.01},
@@ -178,19 +182,26 @@ static shard_tensor *pairs_of(uint64_t seed)
     return shard_from_host(pair, SHARD_SHAPE(2, count), .dtype = SHARD_INT64);
 }
 
+static shard_dtype stash_dtype(const setting *set)
+{
+    return set->halves ? SHARD_FLOAT16 : SHARD_FLOAT32;
+}
+
 static shard_tensor *softmax_loss(const setting *set, shard_tensor *logits, const int64_t *label, const double *weight)
 {
     return shard_cross_entropy(logits, shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64),
                                .weight = set->weighted ? tensor_of(weight, SHARD_SHAPE(CLASSES), set->dtype) : NULL,
                                .label_smoothing = set->smoothing, .reduction = set->reduction, .soft_cap = set->soft_cap,
-                               .logit_scale = set->logit_scale != 0 ? set->logit_scale : 1);
+                               .logit_scale = set->logit_scale != 0 ? set->logit_scale : 1,
+                               .stash_share = set->halves ? WHOLE_STASH : 0.05, .stash_dtype = stash_dtype(set));
 }
 
 static shard_tensor *binary_loss(const setting *set, shard_tensor *logits, uint64_t seed, const double *weight)
 {
     shard_tensor *weights = set->weighted ? tensor_of(weight, SHARD_SHAPE(CLASSES), set->dtype) : NULL;
     return shard_binary_cross_entropy_with_logits(logits, pairs_of(seed), .weight = weights, .pos_weight = weights,
-                                                  .reduction = set->reduction);
+                                                  .reduction = set->reduction, .stash_share = set->halves ? WHOLE_STASH : 0.05,
+                                                  .stash_dtype = stash_dtype(set));
 }
 
 static shard_tensor *loss_of(const training *t, int step, int batch)
@@ -262,7 +273,7 @@ static void train_both(const setting *set, shard_group *group, int steps)
     /* Adam and LAMB divide by the size of a gradient, which may be that of its rounding. */
     bool divides = set->optimizer == adam || set->optimizer == adamw || set->optimizer == lamb ||
                    set->optimizer == rowwise_adam || set->optimizer == rowwise_adagrad;
-    double tolerance = set->dtype == SHARD_BFLOAT16 ? 0x1p-5 : divides ? 1e-4 : 1e-5;
+    double tolerance = set->dtype == SHARD_BFLOAT16 ? 0x1p-5 : divides || set->halves ? 1e-4 : 1e-5;
     shard_head_tile = 8; /* some tiles have a place in the stash */
     begin(&fused, group, true);
     begin(&plain, group, false);
