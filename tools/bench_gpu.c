@@ -1,5 +1,5 @@
 /*
- * bench_gpu [--small] [--once head|resnet]: times the kernels and steps of a GPU, each with its lower bound: the
+ * bench_gpu [--small] [--once head|fused|wide|resnet]: times the kernels and steps of a GPU, each with its lower bound: the
  * bytes that it must move over the copy bandwidth, and the operations that it must do over the rate of a large
  * product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events, so
  * that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
@@ -25,6 +25,7 @@ static struct {
     bool small; /* shapes that an emulated device can compute in time */
     bool once;
     double first;                         /* milliseconds of the last measurement's first run, by the host's clock */
+    int64_t peak;                         /* bytes of the device's memory in use at most in the last measurement */
     double copy_rate;                     /* bytes read and written a second */
     double product_rate[2][SHARD_DTYPES]; /* operations a second: exact, with TF32 */
 } m;
@@ -60,18 +61,21 @@ static double measure(void (*run)(void *context), void *context)
     m.first = 1e3 * (now() - began);
     if (m.once)
         return first;
+    shard_reset_peak_memory(m.device);
     for (int i = 0; i < WARM_UP && !m.small; i++)
         time_runs(run, context, 1);
     do {
         times[count] = time_runs(run, context, queued);
         total += queued * times[count++];
     } while (!m.small && count < REPETITIONS && (count < FEWEST || total < LONG_ENOUGH));
+    m.peak = shard_get_memory_stats(m.device).peak;
     return median_of(times, count);
 }
 
 static void print_line(const char *name, double milliseconds, double floor)
 {
-    printf("{\"name\":\"%s\",\"ms\":%.6g,\"floor_ms\":%.6g,\"first_ms\":%.6g}\n", name, milliseconds, floor, m.first);
+    printf("{\"name\":\"%s\",\"ms\":%.6g,\"floor_ms\":%.6g,\"first_ms\":%.6g,\"peak_mib\":%.6g}\n", name, milliseconds, floor,
+           m.first, (double)m.peak / (1 << 20));
     fflush(stdout);
 }
 
@@ -209,6 +213,73 @@ static void bench_head(int64_t number, bool tf32, shard_dtype dtype)
     shard_set_allow_tf32(m.device, false);
 }
 
+/* ---- a training step of the head ---- */
+
+typedef struct training {
+    shard_module *model;
+    shard_optimizer *sgd;
+    shard_tensor *inputs, *labels;
+} training;
+
+static void run_training(void *context)
+{
+    const training *t = context;
+    SHARD_SCOPE
+    {
+        shard_tensor *output = shard_forward(t->model, t->inputs), *loss = shard_cross_entropy(output, t->labels);
+        shard_release(output);
+        shard_backward(loss);
+    }
+    shard_step(t->sgd);
+    shard_optimizer_zero_grad(t->sgd);
+    if (shard_requires_grad(t->inputs))
+        shard_zero_grad(t->inputs);
+}
+
+/* Forward, loss, backward with the features' gradient, and the update by SGD with momentum. fused: no logits and no gradient of
+ * the weight as a whole are in memory. */
+static void bench_head_step(bool fused, int64_t number, int64_t rows, int64_t features, bool tf32, shard_dtype dtype)
+{
+    int64_t classes = m.small ? number / 1000 : number;
+    char name[96];
+    snprintf(name, sizeof name, "%s step %lld x %lld, batch %lld %s", fused ? "fused head" : "plain head", (long long)number,
+             (long long)features, (long long)rows, kind_name(tf32, dtype));
+    rows = m.small ? 8 : rows;
+    features = m.small ? 16 : features;
+    shard_set_allow_tf32(m.device, tf32);
+    SHARD_SCOPE
+    {
+        shard_module *layer = fused ? shard_nn_parallel_classifier(features, classes, NULL, .bias = false, .dtype = dtype)
+                                    : shard_nn_linear(features, classes, .bias = false, .dtype = dtype);
+        training t = {.model = layer,
+                      .sgd = shard_sgd(layer, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
+                      .inputs = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
+                      .labels = make_labels(rows, classes)};
+        double operations = 6.0 * (double)rows * (double)features * (double)classes;
+        /* the weight is read twice and written once, its momentum read and written */
+        double bytes = 5.0 * (double)classes * (double)features * (double)shard_dtype_size(dtype);
+        print_line(name, measure(run_training, &t), floor_of(bytes, operations, tf32, dtype));
+        shard_optimizer_destroy(t.sgd);
+        shard_module_destroy(layer);
+    }
+    shard_trim_memory(m.device);
+    shard_set_allow_tf32(m.device, false);
+}
+
+static void bench_head_steps(void)
+{
+    static const struct {
+        int64_t classes, rows, features;
+        bool tf32;
+        shard_dtype dtype;
+    } shapes[] = {{125000, 2048, 2048, false, SHARD_BFLOAT16},
+                  {1000000, 256, 512, false, SHARD_BFLOAT16},
+                  {1000000, 256, 512, true, SHARD_FLOAT32}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int fused = 1; fused >= 0; fused--)
+            bench_head_step(fused, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
+}
+
 /* ---- the optimizer ---- */
 
 /* One flat range, or the list of a model's parameters. */
@@ -295,23 +366,6 @@ static void bench_steps(void)
 
 /* ---- ResNet-50 ---- */
 
-typedef struct training {
-    shard_module *model;
-    shard_optimizer *sgd;
-    shard_tensor *images, *labels;
-} training;
-
-static void run_training(void *context)
-{
-    const training *t = context;
-    SHARD_SCOPE
-    {
-        shard_backward(shard_cross_entropy(shard_forward(t->model, t->images), t->labels));
-    }
-    shard_step(t->sgd);
-    shard_optimizer_zero_grad(t->sgd);
-}
-
 static void bench_resnet(bool tf32, shard_dtype dtype)
 {
     int64_t batch = m.small ? 2 : 256, side = m.small ? 32 : 224;
@@ -322,7 +376,7 @@ static void bench_resnet(bool tf32, shard_dtype dtype)
         shard_module *model = shard_resnet(m.small ? "resnet18" : "resnet50", 1000, .dtype = dtype);
         training t = {.model = model,
                       .sgd = shard_sgd(model, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
-                      .images = shard_normal(SHARD_SHAPE(batch, side, side, 3), 0.0, 1.0, .dtype = dtype),
+                      .inputs = shard_normal(SHARD_SHAPE(batch, side, side, 3), 0.0, 1.0, .dtype = dtype),
                       .labels = make_labels(batch, 1000)};
         /* 4.09 GMAC an image forward (torchvision's count), twice that backward. */
         double operations = m.small ? 0 : 3 * 2 * 4.09e9 * (double)batch;
@@ -348,6 +402,7 @@ static void bench_all(void)
     measure_copy();
     for (int i = 0; i < KINDS; i++)
         measure_product(kinds[i].tf32, kinds[i].dtype);
+    bench_head_steps();
     for (int k = 0; k < KINDS; k++)
         for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
             bench_head(classes[i], kinds[k].tf32, kinds[k].dtype);
@@ -363,10 +418,11 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--small") == 0)
             m.small = true;
         else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc &&
-                 (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "resnet") == 0))
+                 (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "fused") == 0 || strcmp(argv[i + 1], "wide") == 0 ||
+                  strcmp(argv[i + 1], "resnet") == 0))
             once = argv[++i];
         else {
-            fprintf(stderr, "usage: bench_gpu [--small] [--once head|resnet]\n");
+            fprintf(stderr, "usage: bench_gpu [--small] [--once head|fused|wide|resnet]\n");
             return 2;
         }
     m.once = once != NULL;
@@ -379,6 +435,10 @@ int main(int argc, char **argv)
         bench_all();
     else if (strcmp(once, "head") == 0)
         bench_head(125000, false, SHARD_BFLOAT16);
+    else if (strcmp(once, "fused") == 0)
+        bench_head_step(true, 125000, 2048, 2048, false, SHARD_BFLOAT16);
+    else if (strcmp(once, "wide") == 0)
+        bench_head_step(true, 1000000, 256, 512, false, SHARD_BFLOAT16);
     else
         bench_resnet(false, SHARD_BFLOAT16);
     return shard_finalize();

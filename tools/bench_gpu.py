@@ -1,7 +1,8 @@
 """What bench_gpu.c measures, by PyTorch: same shapes, CUDA's events, medians, several runs between two events.
 
-bench_gpu.py FILE [--limit SECONDS]: appends one JSON object a line: name, way (eager; compile: torch.compile; liger, where
-liger_kernel is installed), ms. What FILE has already is not measured again. Exit code 75: the time was over before.
+bench_gpu.py FILE [--limit SECONDS]: appends one JSON object a line: name, way (eager; compile: torch.compile; liger and cce, where
+liger_kernel and cut_cross_entropy are installed), ms, peak_mib of the allocator. What FILE has already is not measured again.
+Exit code 75: the time was over before.
 """
 import argparse
 import contextlib
@@ -20,9 +21,13 @@ import bench_backbone
 import gpu_report
 
 try:
-    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+    from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction as Liger
 except ImportError:
-    LigerFusedLinearCrossEntropyLoss = None
+    Liger = None
+try:
+    from cut_cross_entropy import linear_cross_entropy as cut_cross_entropy
+except ImportError:
+    cut_cross_entropy = None
 
 WARM_UP, REPETITIONS, FEWEST, QUEUED, LONG_ENOUGH = 3, 15, 5, 5, 1500.0
 UNFINISHED = 75
@@ -53,7 +58,8 @@ class Bench:
         if time.monotonic() > self.deadline:
             raise TimeOver
         try:
-            self.write(name=name, way=way, ms=measure(run))
+            torch.cuda.reset_peak_memory_stats()
+            self.write(name=name, way=way, ms=measure(run), peak_mib=torch.cuda.max_memory_allocated() >> 20)
         except Exception as error:  # of PyTorch, its compiler or a kernel
             self.write(name=name, way=way, error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
 
@@ -93,6 +99,40 @@ def loss_of_head(x, weight, labels):
     return functional.cross_entropy(functional.linear(x, weight), labels)
 
 
+def losses_of(ways):
+    losses = {"eager": loss_of_head}
+    if "compile" in ways:
+        torch.compiler.reset()
+        losses["compile"] = torch.compile(loss_of_head, dynamic=False)
+    if "liger" in ways:
+        losses["liger"] = lambda x, weight, labels: Liger.apply(x, weight, labels)[0]
+    if "cce" in ways:
+        losses["cce"] = cut_cross_entropy
+    return losses
+
+
+def head_step(bench, shape, kind, ways):
+    """Forward, loss, backward with the features' gradient, and the fused update by SGD with momentum."""
+    classes, features, rows = shape
+    name = f"fused head step {classes} x {features}, batch {rows} {kind}"
+    if all(bench.has(name, way) for way in ways):
+        return
+    labels = torch.arange(rows, device="cuda") * 7919 % classes
+    x = torch.randn(rows, features, device="cuda").to(KINDS[kind]).requires_grad_()
+    weight = nn.Parameter((torch.randn(classes, features, device="cuda") * 0.02).to(KINDS[kind]))
+    optimizer = torch.optim.SGD([weight], lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=True)
+    losses = losses_of(ways)
+
+    def run(loss):
+        loss(x, weight, labels).backward()
+        optimizer.step()
+        x.grad = weight.grad = None
+
+    with precision(kind):
+        for way in ways:
+            bench.report(name, way, lambda loss=losses[way]: run(loss))
+
+
 def head(bench, classes, kind, ways):
     name = f"linear + cross-entropy {classes} {kind}"
     if all(bench.has(name, way) for way in ways):
@@ -100,13 +140,7 @@ def head(bench, classes, kind, ways):
     labels = torch.arange(2048, device="cuda") * 7919 % classes
     x = torch.randn(2048, 2048, device="cuda").to(KINDS[kind]).requires_grad_()
     weight = (torch.randn(classes, 2048, device="cuda") * 0.02).to(KINDS[kind]).requires_grad_()
-    losses = {"eager": loss_of_head}
-    if "compile" in ways:
-        torch.compiler.reset()
-        losses["compile"] = torch.compile(loss_of_head, dynamic=False)
-    if "liger" in ways:
-        liger = LigerFusedLinearCrossEntropyLoss()
-        losses["liger"] = lambda x, weight, labels: liger(weight, x, labels)
+    losses = losses_of(ways)
 
     def run(loss):
         loss(x, weight, labels).backward()
@@ -173,7 +207,12 @@ def resnet50(bench, kind, way):
 
 def all_of(bench):
     """What is asked first comes first."""
-    more = ["compile"] + (["liger"] if LigerFusedLinearCrossEntropyLoss else [])
+    more = ["compile"] + (["liger"] if Liger else []) + (["cce"] if cut_cross_entropy else [])
+    for shape in (125000, 2048, 2048), (1000000, 512, 256):
+        head_step(bench, shape, "bfloat16", ["eager", *more])
+        free()
+    head_step(bench, (1000000, 512, 256), "tf32", ["eager", "compile"])
+    free()
     for classes in (125000, 125001, 15625, 250000):
         head(bench, classes, "bfloat16", ["eager", *more])
         free()

@@ -157,22 +157,28 @@ def verdict(line, expected):
     return f"{least:.3f} to {most:.3f}", "faster" if line["ms"] < least else "as expected" if line["ms"] <= most else f"{line['ms'] / most:.2f} x"
 
 
+def peer_cell(own, peer):
+    if not peer:
+        return ""
+    return f"{peer['ms']:.3f} ({peer['ms'] / own['ms']:.2f}{'; %.0f' % peer['peak_mib'] if 'peak_mib' in peer else ''})"
+
+
 def bench_table(results):
     own, peer = lines_of(results / "bench.json"), lines_of(results / "bench_torch.json")
     version = next((line["version"] for line in peer if line["name"] == "PyTorch"), None)
     ways = ["eager", "compile", *sorted({line["way"] for line in peer if "ms" in line} - {"eager", "compile"})] if version else []
-    theirs = {(line["name"], line["way"]): line["ms"] for line in peer if "ms" in line}
+    theirs = {(line["name"], line["way"]): line for line in peer if "ms" in line}
     expected = expected_times()
-    rows = ["| | ms | first run, ms | floor, ms | of the floor | expected, ms | |" + "".join(f" {way}, ms (ratio) |" for way in ways),
-            "|---|" + "---|" * (6 + len(ways))]
+    rows = ["| | ms | peak, MiB | first run, ms | floor, ms | of the floor | expected, ms | |"
+            + "".join(f" {way}, ms (ratio; peak, MiB) |" for way in ways), "|---|" + "---|" * (7 + len(ways))]
     limits = []
     for line in own:
         if "floor_ms" not in line:
             rate = f"{line['gb_per_s']:.0f} GB/s" if "gb_per_s" in line else f"{line['tflop_per_s']:.1f} TFLOP/s"
             limits.append(f"{line['name']}: {rate}")
             continue
-        cells = [f"{theirs[line['name'], way]:.3f} ({theirs[line['name'], way] / line['ms']:.2f})" if (line["name"], way) in theirs else "" for way in ways]
-        rows.append(f"| {line['name']} | {line['ms']:.3f} | {line.get('first_ms', 0):.1f} | {line['floor_ms']:.3f} | {100 * line['floor_ms'] / line['ms']:.0f} % | "
+        cells = [peer_cell(line, theirs.get((line["name"], way))) for way in ways]
+        rows.append(f"| {line['name']} | {line['ms']:.3f} | {line.get('peak_mib', 0):.0f} | {line.get('first_ms', 0):.1f} | {line['floor_ms']:.3f} | {100 * line['floor_ms'] / line['ms']:.0f} % | "
                     + " | ".join([*verdict(line, expected), *cells]) + " |")
     failed = [f"PyTorch, {line['name']}, {line['way']}: {line['error']}" for line in peer if "error" in line]
     head = f"PyTorch {version}: " + ", ".join(ways) + "." if version else "PyTorch: not there."
