@@ -1,7 +1,9 @@
 /*
- * Products of matrices whose rows begin at no multiple of 16 bytes. Kernels for tensor cores move 16 bytes at a time,
- * and those that take other rows are several times slower: where a product is large for its matrices, these go
- * through scratch memory in which their rows are aligned.
+ * Products of matrices whose rows begin at no multiple of 16 bytes, or end at none. Kernels for tensor cores move 16 bytes at a
+ * time, and those that take other rows are several times slower. Where a product is large for its matrices
+ *   - rows that begin elsewhere go through scratch memory in which they are aligned;
+ *   - of rows that end elsewhere the last elements are a product of their own. An H100 multiplies [2048, 2048] by
+ *     [125001, 2048]^T in bfloat16, all rows aligned, at 100 TFLOP/s, and by 125000 rows at 770.
  */
 #include "device/cuda/cuda_blas.h"
 
@@ -25,6 +27,11 @@ typedef struct stored {
     size_t start;              /* of its copy */
 } stored;
 
+static double flop_of(const shard_cuda_product *p)
+{
+    return 2.0 * (double)p->m * (double)p->n * (double)p->k;
+}
+
 static stored store(const void *memory, int64_t rows, int64_t cols, int64_t ld, size_t size)
 {
     stored s = {.memory = (char *)memory, .rows = (size_t)rows, .width = (size_t)cols * size, .pitch = (size_t)ld * size};
@@ -37,7 +44,7 @@ static stored store(const void *memory, int64_t rows, int64_t cols, int64_t ld, 
 static size_t plan_copies(const shard_cuda_product *p, stored *matrix)
 {
     size_t bytes = 0;
-    double flop = 2.0 * (double)p->m * (double)p->n * (double)p->k, moved;
+    double flop = flop_of(p), moved;
     for (int i = 0; i < MATRICES; i++) {
         matrix[i].start = bytes;
         bytes += (matrix[i].rows * matrix[i].aligned + SHARD_CUDA_ALIGN - 1) / SHARD_CUDA_ALIGN * SHARD_CUDA_ALIGN;
@@ -59,6 +66,103 @@ static shard_status multiply(shard_device *device, const shard_cuda_product *pro
         SHARD_TRY(shard_cuda_spread(device, p.m, p.n, p.ld_c, p.bias, p.c, dtype));
     p.accumulate |= p.bias != NULL;
     return shard_cuda_multiply(device, &p, dtype);
+}
+
+/* The elements of `count` that fill units, and at least one unit. */
+static int64_t filled(int64_t count, int64_t unit)
+{
+    return count > unit ? count / unit * unit : count;
+}
+
+static const void *at(const void *array, int64_t index, int64_t size)
+{
+    return array ? (const char *)array + index * size : NULL;
+}
+
+/* The product's last n - `from` columns of c. */
+static shard_cuda_product last_columns(const shard_cuda_product *p, int64_t from, int64_t size)
+{
+    shard_cuda_product last = *p;
+    last.n = p->n - from;
+    last.b = at(p->b, p->transpose_b ? from * p->ld_b : from, size);
+    last.bias = at(p->bias, from, size);
+    last.c = (void *)at(p->c, from, p->wide_c ? 4 : size);
+    return last;
+}
+
+/* Its last m - `from` rows of c. */
+static shard_cuda_product last_rows(const shard_cuda_product *p, int64_t from, int64_t size)
+{
+    shard_cuda_product last = *p;
+    last.m = p->m - from;
+    last.a = at(p->a, p->transpose_a ? from : from * p->ld_a, size);
+    last.c = (void *)at(p->c, from * p->ld_c, p->wide_c ? 4 : size);
+    return last;
+}
+
+/* The sum of its last k - `from` terms, added to c. */
+static shard_cuda_product last_terms(const shard_cuda_product *p, int64_t from, int64_t size)
+{
+    shard_cuda_product last = *p;
+    last.k = p->k - from;
+    last.a = at(p->a, p->transpose_a ? from * p->ld_a : from, size);
+    last.b = at(p->b, p->transpose_b ? from : from * p->ld_b, size);
+    last.bias = NULL;
+    last.accumulate = true;
+    return last;
+}
+
+static shard_status multiply_terms(shard_device *device, const shard_cuda_product *p, int64_t terms, shard_dtype dtype)
+{
+    shard_cuda_product first = *p, last = last_terms(p, terms, (int64_t)shard_dtype_size(dtype));
+    first.k = terms;
+    SHARD_TRY(multiply(device, &first, dtype));
+    return multiply(device, &last, dtype);
+}
+
+/* The same for c of 16 bits, by way of float32, so that it is rounded once. */
+static shard_status multiply_terms_wide(shard_device *device, const shard_cuda_product *p, int64_t terms, shard_dtype dtype)
+{
+    size_t bytes = (size_t)(p->m * p->n) * sizeof(float);
+    shard_cuda_product wide = *p;
+    char *scratch = shard_cuda_scratch(device, bytes);
+    if (!scratch)
+        return shard_last_status();
+    wide.c = scratch;
+    wide.ld_c = p->n;
+    wide.wide_c = true;
+    shard_status status = multiply_terms(device, &wide, terms, dtype);
+    if (status == SHARD_OK)
+        status = shard_cuda_cast(device, p->m * p->n, scratch, SHARD_FLOAT32, p->c, dtype);
+    shard_cuda_scratch_release(device, scratch, bytes);
+    return status;
+}
+
+/* Divides the extents that are contiguous in a matrix: n, which is in c; m, if it is in a; k, if it is in a or b. */
+static shard_status multiply_filled(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
+{
+    int64_t size = (int64_t)shard_dtype_size(dtype), unit = 16 / size;
+    int64_t columns = filled(p->n, unit), rows = p->transpose_a ? filled(p->m, unit) : p->m;
+    int64_t terms = !p->transpose_a || p->transpose_b ? filled(p->k, unit) : p->k;
+    shard_cuda_product first = *p, last;
+    if (flop_of(p) < LEAST_FLOP)
+        return multiply(device, p, dtype);
+    if (columns < p->n || rows < p->m) {
+        last = columns < p->n ? last_columns(p, columns, size) : last_rows(p, rows, size);
+        if (columns < p->n)
+            first.n = columns;
+        else
+            first.m = rows;
+        SHARD_TRY(multiply_filled(device, &first, dtype));
+        return multiply(device, &last, dtype);
+    }
+    if (terms == p->k || p->bias)
+        return multiply(device, p, dtype);
+    if (p->wide_c || size > 2)
+        return multiply_terms(device, p, terms, dtype);
+    double moved = (double)p->m * (double)p->n * 2 * (4 + 4 + 2); /* written, added to, cast */
+    bool pays = flop_of(p) >= FLOP_EACH_BYTE * moved && p->m * p->n <= (int64_t)(MOST_SCRATCH / sizeof(float));
+    return !p->accumulate && p->ld_c == p->n && pays ? multiply_terms_wide(device, p, terms, dtype) : multiply(device, p, dtype);
 }
 
 static shard_status copy(shard_device *device, const stored *s, char *scratch, bool back)
@@ -85,7 +189,7 @@ static shard_status multiply_copies(shard_device *device, const shard_cuda_produ
         p.b = scratch + matrix[B].start, p.ld_b = (int64_t)matrix[B].aligned / size;
     if (matrix[C].aligned)
         p.c = scratch + matrix[C].start, p.ld_c = (int64_t)matrix[C].aligned / c_size;
-    SHARD_TRY(multiply(device, &p, dtype));
+    SHARD_TRY(multiply_filled(device, &p, dtype));
     return copy(device, &matrix[C], scratch, true);
 }
 
@@ -102,7 +206,7 @@ shard_status shard_cuda_multiply_aligned(shard_device *device, const shard_cuda_
     };
     size_t bytes = plan_copies(p, matrix);
     if (bytes == 0)
-        return multiply(device, p, dtype);
+        return multiply_filled(device, p, dtype);
     char *scratch = shard_cuda_scratch(device, bytes);
     if (!scratch)
         return shard_last_status();
