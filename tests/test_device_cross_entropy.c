@@ -264,6 +264,27 @@ static wanted *gradient_wanted(const problem *p, const part *a, const double *ls
     return all;
 }
 
+/* The same bits as those of float32, rounded; also where packs of both cannot be written together. */
+static void check_narrow(shard_device *device, const problem *p, const part *a, const double *lse, const double *b,
+                         const double *scale, const void *dx)
+{
+    static const shard_dtype types[] = {SHARD_BFLOAT16, SHARD_FLOAT16};
+    int64_t n = p->rows * a->shape.cols;
+    if (p->dtype != SHARD_FLOAT32 || a->probability || (a->shape.pitch && a->shape.pitch != a->shape.cols))
+        return;
+    for (int i = 0; i < 4; i++) {
+        shard_dtype to = types[i % 2];
+        void *x = array_of(n, p->dtype, a->x), *rounded = array_new(n, to), *room = array_new(n + 1, to);
+        char *out = (char *)room + (i < 2 ? 0 : shard_dtype_size(to));
+        RUN(device, cast, n, dx, SHARD_FLOAT32, rounded, to);
+        RUN(device, cross_entropy_backward_narrow, &a->shape, x, p->target, a->weight, lse, b, scale, out, to);
+        check_same(to, n, out, rounded, "narrow");
+        array_free(x, n, p->dtype);
+        array_free(rounded, n, to);
+        array_free(room, n + 1, to);
+    }
+}
+
 static void check_backward(const problem *p, const part *a, const double *lse, const double *b, const double *scale)
 {
     int64_t n = p->rows * pitch_of(a);
@@ -279,6 +300,7 @@ static void check_backward(const problem *p, const part *a, const double *lse, c
         RUN(device, cross_entropy_backward, &a->shape, in_place, p->target, a->probability, a->weight, lse, b, scale, in_place,
             p->dtype);
         check_same(p->dtype, n, in_place, dx, "in place");
+        check_narrow(device, p, a, lse, b, scale, dx);
         array_free(in_place, n, p->dtype);
     }
     array_free(dx, n, p->dtype);
@@ -550,7 +572,8 @@ END_TEST
 /* Logits that are no numbers, and rows that are all ignored. */
 START_TEST(joins_extremes)
 {
-    const double rows[4][SHARD_CE_STATS] = {{0, NAN, 0, 1, 1}, {NAN, 2, 0, 1, 1}, {-INFINITY, 0, 0, 1, 1}, {INFINITY, NAN, 0, 0, 0}};
+    const double rows[4][SHARD_CE_STATS] = {
+        {0, NAN, 0, 1, 1}, {NAN, 2, 0, 1, 1}, {-INFINITY, 0, 0, 1, 1}, {INFINITY, NAN, 0, 0, 0}};
     double *parts = array_of(20, SHARD_FLOAT64, rows), *numbers = array_new(4 * SHARD_CE_NUMBERS, SHARD_FLOAT64);
     double *result = array_new(1, SHARD_FLOAT64);
     int64_t *target = array_of(4, SHARD_INT64, (const int64_t[]){0, 0, 0, 4});

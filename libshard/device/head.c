@@ -32,11 +32,12 @@ static size_t lay_out(sweep *s, bool gradient)
     const shard_head *h = s->h;
     int64_t rows = h->loss.rows;
     size_t offset = 0;
-    s->logits = lay(s, &offset, rows * s->tile, s->wide);
-    s->narrow = h->dtype == s->wide ? s->logits : lay(s, &offset, rows * s->tile, h->dtype);
+    bool apart = h->dtype != s->wide; /* then the logits are not read after they are rounded */
+    s->logits = lay(s, &offset, (gradient && apart ? shard_max(rows, h->in) : rows) * s->tile, s->wide);
+    s->narrow = apart ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
     s->weight = h->weight_dtype == h->dtype ? NULL : lay(s, &offset, s->tile * h->in, h->dtype);
     s->bias = !h->bias || h->weight_dtype == s->wide ? NULL : lay(s, &offset, s->tile, s->wide);
-    s->gradient = gradient ? lay(s, &offset, s->tile * h->in, s->wide) : NULL;
+    s->gradient = !gradient ? NULL : apart ? s->logits : lay(s, &offset, s->tile * h->in, s->wide);
     s->stats = lay(s, &offset, shard_max(rows, 1) * SHARD_CE_STATS, SHARD_FLOAT64); /* of binary losses one for all rows */
     s->center = lay(s, &offset, rows, SHARD_FLOAT64);
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
@@ -104,8 +105,7 @@ static shard_status compute_logits(sweep *s, int64_t first, tile *t)
     return ops->binary(s->device, SHARD_ADD, &over, s->logits, t->bias, s->logits, s->wide);
 }
 
-/* Casts the memory of the logits to the products' type. */
-static shard_status narrow(sweep *s, const tile *t)
+shard_status shard_head_narrow(sweep *s, const tile *t)
 {
     if (s->narrow == s->logits)
         return SHARD_OK;
@@ -122,7 +122,6 @@ static shard_status add_tile(sweep *s, int64_t first, double *stats, void *sum)
     SHARD_TRY(s->loss->forward(s, &t, stats, sum));
     if (!sum)
         return SHARD_OK;
-    SHARD_TRY(narrow(s, &t));
     const shard_matmul_shape product = {
         .batch = 1, .m = h->loss.rows, .n = h->in, .k = t.count, .accumulate = true, .wide_c = h->dtype != s->wide};
     return s->device->ops->matmul(s->device, &product, s->narrow, t.weight, sum, h->dtype);
@@ -299,7 +298,6 @@ static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_r
     tile t;
     SHARD_TRY(compute_logits(s, first, &t));
     SHARD_TRY(s->loss->gradient(s, &t, rows));
-    SHARD_TRY(narrow(s, &t));
     if (to->bias) {
         shard_dtype from = h->weight_dtype == s->wide ? s->wide : h->dtype;
         SHARD_TRY(ops->sum_rows(s->device, h->loss.rows, t.count, 0, from == s->wide ? s->logits : s->narrow, from,
@@ -318,6 +316,7 @@ shard_status shard_head_weight_gradient_composed(shard_device *device, const sha
 {
     sweep s;
     shard_status status = sweep_begin(&s, device, h, !to->weight);
+    s.wide_derivatives = to->bias && h->weight_dtype == s.wide;
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s.tile)
         status = gradient_of_tile(&s, first, rows, to);
     sweep_end(&s);

@@ -25,8 +25,9 @@ static shard_status begin(sweep *s, double *stats)
 static shard_status differentiate(sweep *s, const tile *t, const double *scale)
 {
     const shard_binary_loss_shape shape = shape_of(s, t);
-    return s->device->ops->binary_cross_entropy_backward(s->device, &shape, s->logits, NULL, s->h->pair, t->class_weight,
-                                                         positive_of(s, t), scale, s->one, NULL, s->logits, s->wide);
+    SHARD_TRY(s->device->ops->binary_cross_entropy_backward(s->device, &shape, s->logits, NULL, s->h->pair, t->class_weight,
+                                                            positive_of(s, t), scale, s->one, NULL, s->logits, s->wide));
+    return shard_head_narrow(s, t);
 }
 
 static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)

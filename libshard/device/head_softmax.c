@@ -37,6 +37,24 @@ static shard_status shift_labels(const sweep *s, const tile *t)
                                   h->margin_shift, s->logits, s->wide);
 }
 
+/* Derivatives of a loss of this shape to s->narrow, in one pass where the wide ones are not needed. */
+static shard_status differentiate(sweep *s, const tile *t, const shard_cross_entropy_shape *shape, const int64_t *target,
+                                  const void *class_weight, const shard_head_rows *rows)
+{
+    const shard_head *h = s->h;
+    const shard_device_ops *ops = s->device->ops;
+    const shard_margin slopes = {.scale = 1};
+    bool margins = target && h->margin_slope;
+    if (s->narrow != s->logits && !margins && !s->wide_derivatives)
+        return ops->cross_entropy_backward_narrow(s->device, shape, s->logits, target, class_weight, rows->lse, rows->slope,
+                                                  rows->scale, s->narrow, h->dtype);
+    SHARD_TRY(ops->cross_entropy_backward(s->device, shape, s->logits, target, NULL, class_weight, rows->lse, rows->slope,
+                                          rows->scale, s->logits, s->wide));
+    if (margins)
+        SHARD_TRY(ops->margin_logits_backward(s->device, shape, &slopes, target, h->margin_slope, s->logits, s->logits, s->wide));
+    return shard_head_narrow(s, t);
+}
+
 static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
 {
     const shard_head *h = s->h;
@@ -51,22 +69,14 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
     if (!sum)
         return SHARD_OK;
     shape.smoothing = 0; /* without a target and smoothing this is exp(z - center) */
-    return ops->cross_entropy_backward(s->device, &shape, s->logits, NULL, NULL, NULL, s->center, s->one, s->one, s->logits,
-                                       s->wide);
+    return differentiate(s, t, &shape, NULL, NULL, &(shard_head_rows){s->center, s->one, s->one});
 }
 
 static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *rows)
 {
-    const shard_head *h = s->h;
-    const shard_device_ops *ops = s->device->ops;
     const shard_cross_entropy_shape shape = head_tile_shape(s, t);
-    const shard_margin slopes = {.scale = 1};
     SHARD_TRY(shift_labels(s, t));
-    SHARD_TRY(ops->cross_entropy_backward(s->device, &shape, s->logits, h->target, NULL, t->class_weight, rows->lse, rows->slope,
-                                          rows->scale, s->logits, s->wide));
-    if (!h->margin_slope)
-        return SHARD_OK;
-    return ops->margin_logits_backward(s->device, &shape, &slopes, h->target, h->margin_slope, s->logits, s->logits, s->wide);
+    return differentiate(s, t, &shape, s->h->target, t->class_weight, rows);
 }
 
 const head_loss shard_head_softmax = {.begin = begin, .forward = forward, .gradient = gradient};

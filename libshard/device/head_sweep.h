@@ -19,7 +19,8 @@ typedef struct sweep {
     void *narrow;                 /* logits in dtype; the same where that is wide */
     void *weight;                 /* [tile, in] of dtype; NULL: the weight is */
     void *bias;                   /* [tile], wide; NULL: there is none, or it is */
-    void *gradient;               /* [tile, in], wide */
+    void *gradient;               /* [tile, in], wide; where `narrow` has memory of its own, in that of the logits */
+    bool wide_derivatives;        /* those by the logits are read from `logits`, too */
     double *stats, *center, *one; /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
     int64_t *ahead;               /* [rows], of a tile; NULL: the labels' ranks are not wanted */
     double *aheads[2];            /* [rows]: the same, and of all tiles so far */
@@ -37,12 +38,15 @@ typedef struct tile {
 struct head_loss {
     /* Sets the statistics of no classes. */
     shard_status (*begin)(sweep *, double *stats);
-    /* Adds the tile's statistics, and brings sum to the new maxima; the logits become the factors of the tile's rows in it.
-     * sum may be NULL. */
+    /* Adds the tile's statistics, and brings sum to the new maxima; the factors of the tile's rows in it are in s->narrow. sum
+     * may be NULL. */
     shard_status (*forward)(sweep *, const tile *, double *stats, void *sum);
-    /* The logits become the derivatives by them. */
+    /* The derivatives by the logits are in s->narrow, with s->wide_derivatives also where the logits were. */
     shard_status (*gradient)(sweep *, const tile *, const shard_head_rows *);
 };
+
+/* Rounds what is where the logits were to the products' type. */
+shard_status shard_head_narrow(sweep *s, const tile *t);
 
 extern const head_loss shard_head_softmax, shard_head_binary, shard_head_first;
 

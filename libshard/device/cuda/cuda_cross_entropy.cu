@@ -22,8 +22,8 @@ template <class T> struct Loss {
     shard_cross_entropy_shape shape; /* its pitch is not 0 */
     double keep, spread;
     Real<T> scale, rate, cap, inverse_cap; /* of the map; cap and inverse_cap are 0 without a cap */
-    int64_t packed; /* x and `also` are read in packs together */
-    int64_t alike;  /* and rows of probabilities begin as far from a multiple of 16 as theirs */
+    int64_t packed;                        /* x and `also` are read in packs together */
+    int64_t alike;                         /* and rows of probabilities begin as far from a multiple of 16 as theirs */
 
     __device__ bool ignores(int64_t row) const
     {
@@ -368,7 +368,8 @@ static __global__ void join_members(shard_cross_entropy_shape shape, Members mem
 
 /* Each block adds up the sums of all `blocks`, and turns the weights of its rows into their factors. */
 static __global__ void share_losses(shard_cross_entropy_shape shape, int64_t mean, const int64_t *target,
-                                    const double *row_weight, int64_t blocks, const LossSum *sums, double *numbers, double *result)
+                                    const double *row_weight, int64_t blocks, const LossSum *sums, double *numbers,
+                                    double *result)
 {
     double *factor = numbers + SHARD_CE_FACTOR * shape.rows;
     bool adds = threadIdx.x < blocks;
@@ -429,7 +430,8 @@ static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int
 /* The gradient by the logit x of a column, without the label's summand; without probabilities they are 0. Mapped logits
  * are complete, the label's summand included. */
 template <class T, int TARGETS>
-static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Real<T>> &g, Real<T> x, T probability, int64_t column)
+static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Real<T>> &g, Real<T> x, T probability,
+                                          int64_t column)
 {
     if (TARGETS == MAPPED)
         x = l.mapped(x);
@@ -443,8 +445,10 @@ static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Re
     return dx;
 }
 
-template <class T, int LANES, int TARGETS>
-static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *slope, const double *scale, T *dx)
+/* U: of the gradient. */
+template <class T, class U, int LANES, int TARGETS>
+static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape, const double *lse, const double *slope,
+                                            const double *scale, U *dx)
 {
     using R = Real<T>;
     Team<LANES> team;
@@ -452,7 +456,7 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
         int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * l.shape.pitch + start;
         const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
-        T *out = dx + from;
+        U *out = dx + from;
         bool ignored = l.ignores(row);
         RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], slope[row], scale[row]);
         int64_t target = g.target - start;
@@ -480,15 +484,28 @@ static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const 
                         for (int j = 0; j < SIZE; j++)
                             value[k * SIZE + j] -= target == first[k] + j ? g.keep * l.weight_of(g.target) : 0;
                 }
-                store_batch<T, COUNT>(out, first, value);
+                store_like<T, COUNT>(out, first, value);
             },
             [&](int64_t i) {
                 R value = gradient<T, TARGETS>(l, g, to_real(x[i]), own ? probability[i] : T(0), start + i);
                 if (later && target == i)
                     value -= g.keep * l.weight_of(g.target);
-                out[i] = round_to<T>(ignored ? 0 : value);
+                out[i] = round_to<U>(ignored ? 0 : value);
             });
     }
+}
+
+template <class T, int LANES, int TARGETS>
+static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *slope, const double *scale, T *dx)
+{
+    differentiate<T, T, LANES, TARGETS>(l, shape, lse, slope, scale, dx);
+}
+
+template <class U, int LANES, int TARGETS>
+static __global__ void backward_narrow(Loss<float> l, Rows shape, const double *lse, const double *slope, const double *scale,
+                                       U *dx)
+{
+    differentiate<float, U, LANES, TARGETS>(l, shape, lse, slope, scale, dx);
 }
 
 shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
@@ -507,4 +524,24 @@ shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard
         auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, (T *)dx); };
         return BY_TARGETS(backward, T, few, l, run);
     });
+}
+
+shard_status shard_cuda_cross_entropy_backward_narrow(shard_device *device, const shard_cross_entropy_shape *shape, void *x,
+                                                      const int64_t *target, const void *weight, const double *lse,
+                                                      const double *slope, const double *scale, void *dx, shard_dtype dtype)
+{
+    if (shape->rows == 0 || shape->cols == 0)
+        return SHARD_OK;
+    Rows cut = cut_rows(device, shape->rows, shape->cols);
+    Loss<float> l = loss_of<float>(shape, x, target, NULL, weight, NULL);
+    bool few = short_rows(cut.cols, sizeof(float));
+    unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
+    l.packed = (((uintptr_t)x / 2 ^ (uintptr_t)dx) & 7) == 0; /* a pack of 16 bytes becomes one of 8 */
+    auto run = [&](auto kernel, auto *to) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, to); };
+    if (dtype == SHARD_BFLOAT16) {
+        auto to = [&](auto kernel) { return run(kernel, (__nv_bfloat16 *)dx); };
+        return BY_TARGETS(backward_narrow, __nv_bfloat16, few, l, to);
+    }
+    auto to = [&](auto kernel) { return run(kernel, (__half *)dx); };
+    return BY_TARGETS(backward_narrow, __half, few, l, to);
 }

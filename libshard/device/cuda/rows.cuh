@@ -14,7 +14,8 @@
 
 #include <initializer_list>
 
-namespace shard {
+namespace shard
+{
 
 enum {
     PACKS = 4,              /* in flight for each thread */
@@ -119,6 +120,22 @@ static __device__ inline void store_batch(T *to, const int64_t (&first)[COUNT], 
         for (int j = 0; j < Pack<T>::SIZE; j++)
             pack.value[j] = round_to<T>(value[k * Pack<T>::SIZE + j]);
         store_pack(to + first[k], pack);
+    }
+}
+
+/* The same of packs of T to elements of U, of T's size or half of it. */
+template <class T, int COUNT, class U>
+static __device__ inline void store_like(U *to, const int64_t (&first)[COUNT], const Real<T> (&value)[COUNT * Pack<T>::SIZE])
+{
+    struct alignas(Pack<T>::SIZE * sizeof(U)) Rounded {
+        U value[Pack<T>::SIZE];
+    };
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        Rounded pack;
+        for (int j = 0; j < Pack<T>::SIZE; j++)
+            pack.value[j] = round_to<U>(value[k * Pack<T>::SIZE + j]);
+        *(Rounded *)(to + first[k]) = pack;
     }
 }
 

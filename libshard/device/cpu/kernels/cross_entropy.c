@@ -422,6 +422,15 @@ shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cr
     return SHARD_OK;
 }
 
+shard_status KERNEL(cross_entropy_backward_narrow)(shard_device *device, const shard_cross_entropy_shape *shape, void *x,
+                                                   const int64_t *target, const void *weight, const double *lse,
+                                                   const double *slope, const double *scale, void *dx, shard_dtype dtype)
+{
+    shard_status status =
+        KERNEL(cross_entropy_backward)(device, shape, x, target, NULL, weight, lse, slope, scale, x, SHARD_FLOAT32);
+    return status == SHARD_OK ? KERNEL(cast)(device, shape->rows * shape->cols, x, SHARD_FLOAT32, dx, dtype) : status;
+}
+
 shard_status KERNEL(pick_target)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                  const int64_t *target, double *out, shard_dtype dtype)
 {
