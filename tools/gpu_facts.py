@@ -288,7 +288,7 @@ def contexts(options):
     single = [seconds(start()) for _ in range(3)]
     started = time.monotonic()
     eight = [seconds(process) for process in [start() for _ in range(8)]]
-    found = {"with no other": alone, "beside one": single, "8 at once": eight, "8 at once, whole": round(time.monotonic() - started, 3)}
+    found = {"with no other": alone, "next to one": single, "8 at once": eight, "8 at once, whole": round(time.monotonic() - started, 3)}
     (options.results / "contexts.json").write_text(json.dumps(found), encoding="utf-8")
     print("a context:", ", ".join(f"{name} {value} s" for name, value in found.items()))
     return 1 if None in single + eight else 0

@@ -64,7 +64,7 @@ def machine(results):
 
 
 def clocks(results):
-    """Of samples that nvidia-smi took beside the benchmarks, those of a GPU at work."""
+    """Of samples that nvidia-smi took during the benchmarks, those of a GPU at work."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text_of(results / "clocks.csv").splitlines()]
     samples = []
     for row in rows:
