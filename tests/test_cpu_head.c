@@ -2,6 +2,7 @@
  * sizes, tiles with and without a place in the stash, one to three threads. */
 #include "support/check.h"
 #include "support/kernels.h"
+#include "support/threads.h"
 
 #include "base/dtype.h"
 #include "base/math.h"
@@ -10,10 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 enum { HAS_BIAS = 1, WEIGHTED = 2, SMOOTHED = 4, STASHED = 8, TAKEN = 16, FORMS = 32, MOST_ROWS = 33 };
 enum { X, WEIGHT, BIAS, CLASS_WEIGHT, SCALE, LSE, SLOPE, OLD, OLD_BIAS };
@@ -282,9 +279,7 @@ static void check_rows(int64_t rows, int turn)
         for (int d = 0; d < 3; d++)
             for (shard_cpu_head_choice = 0; shard_cpu_head_tiler(dtypes[d][0]); shard_cpu_head_choice++) {
                 int at = form + 3 * turn;
-#ifdef _OPENMP
-                omp_set_num_threads(1 + at % 3);
-#endif
+                set_threads(1 + at % 3);
                 shard_head_tile = tiles[at / 5 % 4];
                 problem p = problem_make(rows, features[at % 7], classes[(at / 2 + turn) % 6], dtypes[d][0], dtypes[d][1], form);
                 check_problem(&p);

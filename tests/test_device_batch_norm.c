@@ -2,11 +2,9 @@
  * that ranks add up. */
 #include "support/check.h"
 #include "support/kernels.h"
+#include "support/threads.h"
 
 #include <stdlib.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 static const int64_t shapes[][2] = {{0, 3},    {4, 0},     {1, 1},     {50, 1},   {31, 3},  {2000, 64},
                                     {700, 65}, {129, 512}, {40, 1030}, {5, 4096}, {9001, 1}};
@@ -359,9 +357,7 @@ START_TEST(repeats_to_the_bit)
     RUN(device, batch_norm_sums, ROWS, CHANNELS, x, NULL, first, SHARD_FLOAT32);
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int threads = 1; threads <= 5; threads++) {
-#ifdef _OPENMP
-            omp_set_num_threads(threads);
-#endif
+            set_threads(threads);
             RUN(device, batch_norm_sums, ROWS, CHANNELS, x, NULL, again, SHARD_FLOAT32);
             check_same(SHARD_FLOAT64, 2 * CHANNELS, first, again, device->name);
         }

@@ -1,10 +1,7 @@
 /* Column sums: any shape and pitch, accumulated or not, the same for any number of threads. */
 #include "support/check.h"
 #include "support/kernels.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "support/threads.h"
 
 /* Sums are double, so that the result is the sum rounded once. */
 static void compare_sums(shard_dtype dtype, shard_dtype to)
@@ -59,9 +56,7 @@ START_TEST(repeats_to_the_bit)
     RUN(device, sum_rows, rows, cols, 0, x, SHARD_FLOAT64, false, first, SHARD_FLOAT64);
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int threads = 1; threads <= 5; threads++) {
-#ifdef _OPENMP
-            omp_set_num_threads(threads);
-#endif
+            set_threads(threads);
             RUN(device, sum_rows, rows, cols, 0, x, SHARD_FLOAT64, false, again, SHARD_FLOAT64);
             check_same(SHARD_FLOAT64, cols, first, again, device->name);
         }

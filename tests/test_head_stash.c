@@ -2,6 +2,7 @@
 #include "support/head.h"
 #include "support/kernels.h"
 #include "support/loss.h"
+#include "support/threads.h"
 
 #include "device/head.h"
 #include "tensor/tensor.h"
@@ -9,7 +10,6 @@
 #include <shard/shard.h>
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 
 enum { TILE = 8 };
@@ -138,7 +138,7 @@ START_TEST(test_range)
     if (on_other_device())
         return;
     shard_head_tile = TILE;
-    omp_set_num_threads(1); /* all tiles in one lane, whose largest logits rise */
+    set_threads(1); /* all tiles in one lane, whose largest logits rise */
     for (int i = 0; i < 2; i++)
         SHARD_SCOPE
         {

@@ -4,9 +4,9 @@
 #include "device/cpu/cpu_primitive.h"
 #include "device/cpu/cpu_tile.h"
 #include "support/check.h"
+#include "support/threads.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -458,12 +458,11 @@ START_TEST(with_instructions)
     shard_device *cpu = shard_cpu();
     shard_matmul_shape s = {.batch = 1, .m = SIDE, .n = SIDE, .k = SIDE};
     uint16_t *from = calloc(SIDE * SIDE, sizeof *from), *to = calloc(SIDE * SIDE, sizeof *to);
-    int threads = omp_get_max_threads();
-    omp_set_num_threads(1); /* each thread has a workspace, and many of them have more than the copies */
+    int threads = set_threads(1); /* each thread has a workspace, and many of them have more than the copies */
     shard_reset_peak_memory(cpu);
     RUN(cpu, matmul, &s, from, from, to, SHARD_BFLOAT16);
     shard_memory_stats stats = shard_get_memory_stats(cpu);
-    omp_set_num_threads(threads);
+    set_threads(threads);
     ck_assert_int_lt(stats.peak - stats.current, SIDE * SIDE * 4);
     free(from);
     free(to);
