@@ -36,7 +36,8 @@ typedef struct setting {
     double soft_cap, logit_scale; /* 0: the default */
     bool binary;                  /* binary cross-entropy */
     bool weighted, scaled, uses_logits, reads_gradient, no_bias, tied;
-    bool halves; /* all exponentials are kept, in float16 */
+    bool clips_twice, reads_clipped; /* by value; the gradient is read after it */
+    bool halves;                     /* all exponentials are kept, in float16 */
 } setting;
 
 static shard_optimizer *sgd(const shard_tensors *p)
@@ -107,6 +108,13 @@ static const setting settings[] = {
     {"Adam", adam, 1},
     {"AdamW, two batches, clipped", adamw, 2, .max_norm = 0.1},
     {"momentum, clipped by value", momentum, 1, .max_value = 0.01},
+    {"Adam, two batches, clipped by norm and by value", adam, 2, .max_norm = 0.1, .max_value = 0.003},
+    {"momentum, scaled, clipped by value", momentum, 1, .scaled = true, .max_value = 0.01},
+    {"momentum, clipped by value twice", momentum, 1, .max_value = 0.01, .clips_twice = true},
+    {"momentum, clipped by value, no bias, read", momentum, 2, .max_value = 0.01, .no_bias = true, .reads_clipped = true},
+    {"binary, clipped by value", momentum, 1, .binary = true, .reduction = SHARD_REDUCTION_BATCH_MEAN, .max_value = 0.003},
+    {"LAMB, clipped by value", lamb, 1, .max_value = 0.01},
+    {"bfloat16, clipped by value", momentum, 1, .dtype = SHARD_BFLOAT16, .max_value = 0.01},
     {"momentum, scaled", momentum, 2, .scaled = true},
     {"momentum, logits are used", momentum, 1, .uses_logits = true},
     {"momentum, gradient is read", momentum, 2, .reads_gradient = true},
@@ -243,8 +251,18 @@ static void take_step(training *t, int step)
         }
     if (set->max_norm > 0)
         check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL));
+    if (set->clips_twice)
+        check_ok(shard_clip_grad_value(t->optimizer, 2 * set->max_value));
     if (set->max_value > 0)
         check_ok(shard_clip_grad_value(t->optimizer, set->max_value));
+    if (set->reads_clipped && step % 2 == 0) {
+        shard_tensor *gradient = shard_grad(weight_of(t));
+        double *values = calloc((size_t)shard_numel(gradient) + 1, sizeof *values);
+        read_values(gradient, values);
+        for (int64_t i = 0; i < shard_numel(gradient); i++)
+            ck_assert_double_le(fabs(values[i]), set->max_value * (1 + 1e-6));
+        free(values);
+    }
     if (t->scaler) {
         check_ok(shard_grad_scaler_step(t->scaler, t->optimizer));
         check_ok(shard_grad_scaler_update(t->scaler));
@@ -330,7 +348,7 @@ START_TEST(test_takes_no_memory)
 {
     enum { WIDE = 64, MANY = 40000, FEW = 64 };
     const int64_t weight_bytes = (int64_t)WIDE * MANY * 4, logit_bytes = (int64_t)FEW * MANY * 4;
-    for (int clipped = 0; clipped < 2; clipped++) {
+    for (int clipped = 0; clipped < 3; clipped++) {
         shard_module *model = shard_nn_parallel_classifier(WIDE, MANY, NULL);
         shard_tensors *parameters = shard_parameters(model);
         shard_optimizer *optimizer = shard_sgd(parameters, .lr = 0.1, .momentum = 0.9);
@@ -345,6 +363,8 @@ START_TEST(test_takes_no_memory)
                 check_ok(shard_backward(shard_cross_entropy(shard_forward(model, x), labels)));
                 if (clipped)
                     check_ok(shard_clip_grad_norm(optimizer, 1.0, NULL));
+                if (clipped == 2)
+                    check_ok(shard_clip_grad_value(optimizer, 1e-3));
                 check_ok(shard_step(optimizer));
             }
         }

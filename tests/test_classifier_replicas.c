@@ -20,12 +20,12 @@ typedef struct setting {
     const char *name;
     shard_optimizer *(*optimizer)(const shard_tensors *parameters);
     int stage;
-    int batches;     /* of a step; all but the last one with sync off */
-    double max_norm; /* 0: gradients are not clipped */
+    int batches;                /* of a step; all but the last one with sync off */
+    double max_norm, max_value; /* 0: gradients are not clipped */
     shard_dtype dtype;
-    bool zero;  /* partitioned by shard_zero_optimizer, which steps during backward */
-    bool whole; /* SHARD_ZERO_WHOLE */
-    bool syncs; /* every batch is reduced */
+    bool zero;     /* partitioned by shard_zero_optimizer, which steps during backward */
+    bool whole;    /* SHARD_ZERO_WHOLE */
+    bool syncs;    /* every batch is reduced */
     bool measures; /* the norm is taken after each reduction */
     list_order order;
     bool biases_apart;   /* without decay, in a group of their own */
@@ -68,6 +68,7 @@ static shard_optimizer *lamb(const shard_tensors *p)
 static const setting settings[] = {
     {"momentum", momentum, 0, 1},
     {"no bias, clipped", momentum, 0, 1, .no_bias = true, .max_norm = 0.1},
+    {"clipped by value", momentum, 0, 2, .max_norm = 1, .max_value = 0.003},
     {"AdamW, three batches", adamw, 0, 3},
     {"each batch is reduced", momentum, 0, 5, .syncs = true},
     {"each batch is reduced and measured", momentum, 0, 3, .syncs = true, .measures = true},
@@ -93,6 +94,8 @@ static const setting settings[] = {
     {"stage 1, matrices first", momentum, 1, 1, .order = MATRICES_FIRST},
     {"stage 1, whole parameters, biases first", adamw, 1, 1, .whole = true, .order = BIASES_FIRST},
     {"stage 1, two optimizers", momentum, 1, 2, .syncs = true, .measures = true, .two_optimizers = true},
+    {"stage 1, clipped by value, scaled", momentum, 1, 1, .max_value = 0.003, .scaled = true},
+    {"stage 1, clipped by value, two optimizers", momentum, 1, 2, .max_value = 0.003, .two_optimizers = true},
     {"ZeRO-1", momentum, 1, 1, .zero = true},
     {"ZeRO-1, biases apart", momentum, 1, 1, .zero = true, .order = MATRICES_FIRST, .biases_apart = true},
     {"ZeRO-1 of the weight alone", momentum, 1, 2, .zero = true, .two_optimizers = true},
@@ -330,6 +333,12 @@ static void take_step(training *t, int step)
         }
     if (set->max_norm > 0)
         check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL));
+    if (set->max_value > 0) {
+        check_ok(shard_clip_grad_value(t->optimizer, set->max_value));
+        if (t->of_biases)
+            check_ok(shard_clip_grad_value(t->of_biases, set->max_value));
+        check_gathered(t);
+    }
     check_ok(t->scaler ? shard_grad_scaler_step(t->scaler, t->optimizer) : shard_step(t->optimizer));
     if (t->of_biases)
         check_ok(shard_step(t->of_biases));
@@ -605,6 +614,7 @@ static void takes_no_memory(shard_group *world, void *context)
                 }
             check_ok(shard_grad_scaler_unscale(scaler, optimizer));
             check_ok(shard_clip_grad_norm(optimizer, 0.1, NULL));
+            check_ok(shard_clip_grad_value(optimizer, 1e-3));
             check_ok(shard_grad_scaler_step(scaler, optimizer));
             check_ok(shard_grad_scaler_update(scaler));
         }

@@ -112,8 +112,8 @@ static double add_gradient(const reference *r, int64_t step, int64_t replica, do
     return loss;
 }
 
-/* all: the gradient is computed as a whole, and the step moves all rows. */
-static void step_reference(reference *r, int64_t step, int64_t replicas, bool all)
+/* all: the gradient is computed as a whole, and the step moves all rows. max_value 0: it is not clipped. */
+static void step_reference(reference *r, int64_t step, int64_t replicas, bool all, double max_value)
 {
     static double gradient[CLASSES * IN];
     bool sampled[CLASSES] = {false};
@@ -121,6 +121,8 @@ static void step_reference(reference *r, int64_t step, int64_t replicas, bool al
     r->loss = 0;
     for (int64_t i = 0; i < replicas; i++)
         r->loss += add_gradient(r, step, i, 1.0 / (double)replicas, gradient, sampled);
+    for (int64_t i = 0; i < CLASSES * IN && max_value > 0; i++)
+        gradient[i] = fmax(-max_value, fmin(max_value, gradient[i]));
     for (int64_t i = 0; i < CLASSES * IN; i++)
         if (all || sampled[i / IN]) {
             r->momentum[i] = MOMENTUM * r->momentum[i] + gradient[i] + DECAY * r->weight[i];
@@ -173,9 +175,12 @@ typedef struct setting {
     int64_t steps;
     double tolerance;
     bool through_logits;
+    double max_value; /* 0: gradients are not clipped */
 } setting;
-static const setting settings[] = {
-    {SHARD_FLOAT32, STEPS, 1e-5, false}, {SHARD_FLOAT32, STEPS, 1e-5, true}, {SHARD_BFLOAT16, 5, 0x1p-5, true}};
+static const setting settings[] = {{SHARD_FLOAT32, STEPS, 1e-5, false},
+                                   {SHARD_FLOAT32, STEPS, 1e-5, true},
+                                   {SHARD_FLOAT32, STEPS, 1e-5, true, .max_value = 0.01},
+                                   {SHARD_BFLOAT16, 5, 0x1p-5, true}};
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
 static void trains(shard_group *world, void *context)
@@ -192,10 +197,12 @@ static void trains(shard_group *world, void *context)
             SHARD_SCOPE
             {
                 shard_tensor *loss = loss_of(&t, step, 0, set->dtype, set->through_logits);
-                step_reference(&r, step, 1, false);
+                step_reference(&r, step, 1, false, set->max_value);
                 ck_assert_msg(fabs(shard_item(loss) - r.loss) <= set->tolerance * r.loss, "step %d: loss %.9g, not %.9g",
                               (int)step, shard_item(loss), r.loss);
                 check_ok(shard_backward(loss));
+                if (set->max_value > 0)
+                    check_ok(shard_clip_grad_value(t.sgd, set->max_value));
                 step_and_check(&t, step);
             }
         compare_part("weight", shard_module_tensor(t.head, "weight"), r.weight, set->tolerance);
@@ -229,7 +236,7 @@ static void trains_replicas(shard_group *world, void *context)
         {
             check_ok(shard_backward(loss_of(&t, step, shard_mesh_coordinate(mesh, "data"), SHARD_FLOAT32, true)));
             check_ok(shard_step(t.sgd));
-            step_reference(&r, step, 2, true);
+            step_reference(&r, step, 2, true, 0);
         }
     compare_part("weight", shard_module_tensor(t.head, "weight"), r.weight, 1e-5);
     shard_data_parallel_destroy(parallel);
@@ -336,7 +343,7 @@ static void continues(shard_group *world, void *context)
     begin(&t, world, SHARD_FLOAT32);
     start_reference(&r, SHARD_FLOAT32);
     for (int64_t step = 0; step < now->to; step++)
-        step_reference(&r, step, 1, false);
+        step_reference(&r, step, 1, false, 0);
     if (now->load)
         check_ok(shard_load(t.state, now->load));
     for (int64_t step = now->from; step < now->to; step++)

@@ -100,8 +100,9 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *     probabilities. Exponentials of some are kept until the step, in at most the loss's .stash_share of the weight's bytes.
  *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
  *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
- *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass. LARS and
- *     LAMB, shard_clip_grad_value and shard_grad compute it as a whole.
+ *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass.
+ *     shard_clip_grad_value limits the elements when they are computed, at no cost; called again before the step, it computes the
+ *     gradient as a whole, as LARS, LAMB and shard_grad do.
  *   - with data parallel and in ZeRO's stage 1, replicas gather the rows of their batches when a backward is reduced, features
  *     and a few numbers for each, and shard_step computes the gradient of all of them: in stage 1 for the local rows of the
  *     weight alone, also with overlap. The step of an optimizer that has the weight without the bias leaves these rows of the

@@ -18,8 +18,16 @@ typedef struct deferred {
 
 void shard_gradient_source_unref(shard_gradient_source *source)
 {
-    if (source && --source->references == 0)
-        source->type->destroy(source);
+    if (!source || --source->references)
+        return;
+    for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++)
+        shard_device_release(source->clip[i].device, SHARD_MEMORY_GRADIENTS, source->clip[i].scale, sizeof(double));
+    source->type->destroy(source);
+}
+
+static bool is_clipped(const shard_gradient_source *source)
+{
+    return source->clip[SHARD_SOURCE_MATRIX].device || source->clip[SHARD_SOURCE_VECTOR].device;
 }
 
 static void forget_source(deferred *d)
@@ -33,6 +41,47 @@ static void forget_source(deferred *d)
 
 /* ---- computing ---- */
 
+/* A receiver of a matrix's rows that limits them before it passes them on. */
+typedef struct clipped_take {
+    const shard_source_clip *clip;
+    const shard_row_receiver *to;
+} clipped_take;
+
+static shard_dtype rows_dtype(shard_dtype matrix)
+{
+    return matrix == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+}
+
+static shard_status take_clipped(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+{
+    const clipped_take *t = context;
+    const shard_source_clip *clip = t->clip;
+    SHARD_TRY(
+        device->ops->clip_value(device, count * clip->columns, clip->bound, clip->scale, gradient, rows_dtype(clip->dtype)));
+    return t->to->take(t->to->context, device, first, count, gradient);
+}
+
+/* Computes the gradients, limited where they are clipped. */
+static shard_status compute_clipped(shard_gradient_source *source, shard_range rows, void *const *memory,
+                                    const shard_row_receiver *receiver)
+{
+    clipped_take context = {&source->clip[SHARD_SOURCE_MATRIX], receiver};
+    shard_row_receiver clipped = receiver ? *receiver : (shard_row_receiver){0};
+    if (context.clip->device) {
+        clipped.take = take_clipped;
+        clipped.context = &context;
+    }
+    SHARD_TRY(source->type->compute(source, rows, memory, receiver ? &clipped : NULL));
+    for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++) {
+        const shard_source_clip *clip = &source->clip[i];
+        if (!memory[i] || !clip->device)
+            continue;
+        int64_t elements = (int64_t)(source->gradient[i]->bytes / shard_dtype_size(clip->dtype));
+        SHARD_TRY(clip->device->ops->clip_value(clip->device, elements, clip->bound, clip->scale, memory[i], clip->dtype));
+    }
+    return SHARD_OK;
+}
+
 /* Allocates the memory of the source's deferred gradients, and computes them. With a receiver the matrix's has no memory. */
 static shard_status compute(shard_gradient_source *source, shard_range rows, const shard_row_receiver *receiver)
 {
@@ -45,7 +94,7 @@ static shard_status compute(shard_gradient_source *source, shard_range rows, con
         if (memory[i] && receiver)
             status = storage->device->ops->zero(storage->device, memory[i], storage->bytes);
     }
-    return status == SHARD_OK ? source->type->compute(source, rows, memory, receiver) : status;
+    return status == SHARD_OK ? compute_clipped(source, rows, memory, receiver) : status;
 }
 
 /* The gradients that are in memory stay there, and are not deferred any more. */
@@ -164,7 +213,9 @@ shard_gradient_source *shard_source_to_extend(const shard_node *node, int input)
     const shard_leaf *leaf = edge->leaf ? edge->leaf->leaf : &shard_no_leaf;
     const deferred *d = leaf->has_grad ? deferred_of(leaf->grad) : NULL;
     bool sums_parts = edge->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
-    return d && !sums_parts && shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending) ? d->source : NULL;
+    return d && !is_clipped(d->source) && !sums_parts && shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending)
+               ? d->source
+               : NULL;
 }
 
 shard_gradient_source *shard_source_of(const shard_tensor *gradient)
@@ -177,6 +228,31 @@ shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient)
 {
     const deferred *d = deferred_of(gradient);
     return d && d->which == SHARD_SOURCE_MATRIX ? d->source : NULL;
+}
+
+/* ---- clipping by value ---- */
+
+shard_status shard_source_clip_value(shard_tensor *gradient, int64_t columns, double bound, const double *scale)
+{
+    const deferred *d = deferred_of(gradient);
+    shard_device *device = shard_device_of(gradient);
+    shard_source_clip clip = {.device = device, .bound = bound, .columns = columns, .dtype = gradient->dtype};
+    if (!d || d->source->clip[d->which].device) {
+        void *memory = shard_tensor_memory_to_write(gradient);
+        return memory ? device->ops->clip_value(device, shard_numel(gradient), bound, scale, memory, gradient->dtype)
+                      : shard_last_status();
+    }
+    SHARD_TRY(d->source->type->check(d->source));
+    if (scale) {
+        clip.scale = shard_device_allocate(device, SHARD_MEMORY_GRADIENTS, sizeof *clip.scale);
+        shard_status status =
+            clip.scale ? device->ops->copy_rows(device, clip.scale, sizeof *scale, scale, sizeof *scale, sizeof *scale, 1)
+                       : shard_last_status();
+        if (status != SHARD_OK)
+            return shard_device_release(device, SHARD_MEMORY_GRADIENTS, clip.scale, sizeof *clip.scale), status;
+    }
+    d->source->clip[d->which] = clip;
+    return SHARD_OK;
 }
 
 /* ---- for the caller's functions ---- */
@@ -231,7 +307,7 @@ shard_status shard_source_gather(shard_gradient_source *source, shard_group *gro
     *gathered = false;
     if (!all)
         return shard_group_fail(group);
-    if (source && shard_last_status() == SHARD_OK && source->type->check(source) == SHARD_OK)
+    if (source && !is_clipped(source) && shard_last_status() == SHARD_OK && source->type->check(source) == SHARD_OK)
         source->type->describe(source, &mine);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     size_t sum = (size_t)mine.gathered_bytes;

@@ -46,9 +46,18 @@ typedef struct shard_gradient_source_type {
     void (*destroy)(shard_gradient_source *);
 } shard_gradient_source_type;
 
+/* A gradient's elements are limited to [-bound / *scale, bound / *scale] whenever it is computed. */
+typedef struct shard_source_clip {
+    shard_device *device; /* NULL: they are not limited */
+    double bound, *scale; /* device memory; NULL: 1 */
+    int64_t columns;      /* elements of a row */
+    shard_dtype dtype;    /* of the gradient */
+} shard_source_clip;
+
 struct shard_gradient_source {
     const shard_gradient_source_type *type;
     int references;
+    shard_source_clip clip[SHARD_SOURCE_GRADIENTS];
     bool gathered;                                   /* since rows were added */
     shard_storage *gradient[SHARD_SOURCE_GRADIENTS]; /* deferred gradients, which have the references; NULL: none */
 };
@@ -79,6 +88,9 @@ shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient);
  * *gathered is set to whether that was done: not if the ranks' sources differ, or if they have more bytes together than the
  * gradient, which may as well be in memory. Collective over the group, also after an error. */
 shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered);
+/* Limits the elements of a deferred gradient, in rows of `columns` elements, to [-bound, bound], where *scale (device memory;
+ * NULL: 1) times the gradient is meant. It stays deferred, unless it has been limited before. */
+shard_status shard_source_clip_value(shard_tensor *gradient, int64_t columns, double bound, const double *scale);
 /* Passes the gradient of these rows of the matrix to the receiver, and computes the source's other gradients, which are in memory
  * until they are evicted: of these rows, the others are 0. All stay deferred. */
 shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, const shard_row_receiver *);

@@ -128,6 +128,11 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
     return status;
 }
 
+shard_status shard_slot_clip_deferred(const shard_slot *slot, double bound, const double *scale)
+{
+    return shard_source_clip_value(slot->range.tensor->leaf->grad, columns_of(slot), bound, scale);
+}
+
 static shard_status ignore_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
     (void)context, (void)device, (void)first, (void)count, (void)gradient;

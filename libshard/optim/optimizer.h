@@ -199,6 +199,8 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
 /* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. The gradients that are computed
  * with it are in memory until they are evicted. */
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum);
+/* As shard_source_clip_value for the slot's gradient. */
+shard_status shard_slot_clip_deferred(const shard_slot *slot, double bound, const double *scale);
 /* Computes the slot's gradient if it is the deferred one of a bias that was not computed with its matrix's, which another
  * optimizer has. It is in memory until it is evicted. */
 shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot);
