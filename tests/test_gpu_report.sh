@@ -52,5 +52,10 @@ check_report 'kernels: 3 programs, 10 tests passed, 1 failed' 'matmul one proces
 
 # What the GPU at hand should take: its floor times the estimate of tests/gpu/README.md.
 printf '%s\n' '{"name":"copy","ms":1,"gb_per_s":3000}' '{"name":"linear + cross-entropy 125000 bfloat16","ms":10,"floor_ms":4,"first_ms":70}' \
+    '{"name":"fused head step","ms":8,"floor_ms":4,"first_ms":9,"peak_mib":1076.4}' \
     '{"name":"cross-entropy 125000 bfloat16","ms":0.6,"floor_ms":0.51}' '{"name":"linear + cro' >"$folder/results/bench.json"
-check_report '| 10.000 | 0 | 70.0 | 4.000 | 40 % | 4.200 to 4.680 | 2.14 x |' '| 0.551 to 0.648 | as expected |'
+printf '%s\n' '{"name":"PyTorch","version":"9.9"}' '{"name":"liger-kernel","version":"0.8"}' \
+    '{"name":"fused head step","way":"liger","ms":10,"peak_mib":1546}' '{"name":"fused head step","way":"eager","ms":4}' \
+    >"$folder/results/bench_torch.json"
+check_report 'PyTorch 9.9, liger-kernel 0.8: eager, compile, liger.' '| fused head step | 8.000 | 1076 | 9.0 |' '| 4.000 (0.50) |' '| 10.000 (1.25; 1546) |'
+check_report '| 10.000 |  | 70.0 | 4.000 | 40 % | 4.200 to 4.680 | 2.14 x |' '| 0.551 to 0.648 | as expected |'

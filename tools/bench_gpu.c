@@ -9,6 +9,7 @@
 #include "clock.h"
 
 #include "device/cuda/cuda.h"
+#include "device/head.h"
 
 #include <shard/shard.h>
 
@@ -25,7 +26,7 @@ static struct {
     bool small; /* shapes that an emulated device can compute in time */
     bool once;
     double first;                         /* milliseconds of the last measurement's first run, by the host's clock */
-    int64_t peak;                         /* bytes of the device's memory in use at most in the last measurement */
+    uint64_t peak;                        /* bytes of the pool in use at most in the last measurement, with cuBLAS's workspace */
     double copy_rate;                     /* bytes read and written a second */
     double product_rate[2][SHARD_DTYPES]; /* operations a second: exact, with TF32 */
 } m;
@@ -52,6 +53,19 @@ static double time_runs(void (*run)(void *context), void *context, int runs)
     return (double)milliseconds / runs;
 }
 
+static void reset_peak(void)
+{
+    uint64_t none = 0;
+    cudaMemPool_t pool = shard_cuda_of(m.device)->pool;
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none) == cudaSuccess, "cudaMemPoolSetAttribute");
+}
+
+static void read_peak(void)
+{
+    cudaMemPool_t pool = shard_cuda_of(m.device)->pool;
+    check(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &m.peak) == cudaSuccess, "cudaMemPoolGetAttribute");
+}
+
 /* Median milliseconds of run(context). */
 static double measure(void (*run)(void *context), void *context)
 {
@@ -61,14 +75,14 @@ static double measure(void (*run)(void *context), void *context)
     m.first = 1e3 * (now() - began);
     if (m.once)
         return first;
-    shard_reset_peak_memory(m.device);
     for (int i = 0; i < WARM_UP && !m.small; i++)
         time_runs(run, context, 1);
+    reset_peak();
     do {
         times[count] = time_runs(run, context, queued);
         total += queued * times[count++];
     } while (!m.small && count < REPETITIONS && (count < FEWEST || total < LONG_ENOUGH));
-    m.peak = shard_get_memory_stats(m.device).peak;
+    read_peak();
     return median_of(times, count);
 }
 
@@ -242,8 +256,10 @@ static void bench_head_step(bool fused, int64_t number, int64_t rows, int64_t fe
 {
     int64_t classes = m.small ? number / 1000 : number;
     char name[96];
-    snprintf(name, sizeof name, "%s step %lld x %lld, batch %lld %s", fused ? "fused head" : "plain head", (long long)number,
-             (long long)features, (long long)rows, kind_name(tf32, dtype));
+    int used = snprintf(name, sizeof name, "%s step %lld x %lld, batch %lld %s", fused ? "fused head" : "plain head",
+                        (long long)number, (long long)features, (long long)rows, kind_name(tf32, dtype));
+    if (shard_head_tile)
+        snprintf(name + used, sizeof name - (size_t)used, ", tiles of %lld", (long long)shard_head_tile);
     rows = m.small ? 8 : rows;
     features = m.small ? 16 : features;
     shard_set_allow_tf32(m.device, tf32);
@@ -278,6 +294,11 @@ static void bench_head_steps(void)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int fused = 1; fused >= 0; fused--)
             bench_head_step(fused, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
+    /* A tile's logits and gradient in the second-level cache, against fewer launches. */
+    for (size_t i = 0; i < 2; i++)
+        for (shard_head_tile = 2048; shard_head_tile <= 65536; shard_head_tile *= 2)
+            bench_head_step(true, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
+    shard_head_tile = 0;
 }
 
 /* ---- the optimizer ---- */

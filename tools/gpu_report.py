@@ -157,16 +157,21 @@ def verdict(line, expected):
     return f"{least:.3f} to {most:.3f}", "faster" if line["ms"] < least else "as expected" if line["ms"] <= most else f"{line['ms'] / most:.2f} x"
 
 
+def peak_of(line):
+    return f"{line['peak_mib']:.0f}" if "peak_mib" in line else ""
+
+
 def peer_cell(own, peer):
     if not peer:
         return ""
-    return f"{peer['ms']:.3f} ({peer['ms'] / own['ms']:.2f}{'; %.0f' % peer['peak_mib'] if 'peak_mib' in peer else ''})"
+    ratio, peak = f"{peer['ms'] / own['ms']:.2f}", peak_of(peer)
+    return f"{peer['ms']:.3f} ({'; '.join([ratio, peak] if peak else [ratio])})"
 
 
 def bench_table(results):
     own, peer = lines_of(results / "bench.json"), lines_of(results / "bench_torch.json")
-    version = next((line["version"] for line in peer if line["name"] == "PyTorch"), None)
-    ways = ["eager", "compile", *sorted({line["way"] for line in peer if "ms" in line} - {"eager", "compile"})] if version else []
+    versions = [f"{line['name']} {line['version']}" for line in peer if "version" in line]
+    ways = ["eager", "compile", *sorted({line["way"] for line in peer if "ms" in line} - {"eager", "compile"})] if versions else []
     theirs = {(line["name"], line["way"]): line for line in peer if "ms" in line}
     expected = expected_times()
     rows = ["| | ms | peak, MiB | first run, ms | floor, ms | of the floor | expected, ms | |"
@@ -178,10 +183,10 @@ def bench_table(results):
             limits.append(f"{line['name']}: {rate}")
             continue
         cells = [peer_cell(line, theirs.get((line["name"], way))) for way in ways]
-        rows.append(f"| {line['name']} | {line['ms']:.3f} | {line.get('peak_mib', 0):.0f} | {line.get('first_ms', 0):.1f} | {line['floor_ms']:.3f} | {100 * line['floor_ms'] / line['ms']:.0f} % | "
+        rows.append(f"| {line['name']} | {line['ms']:.3f} | {peak_of(line)} | {line.get('first_ms', 0):.1f} | {line['floor_ms']:.3f} | {100 * line['floor_ms'] / line['ms']:.0f} % | "
                     + " | ".join([*verdict(line, expected), *cells]) + " |")
     failed = [f"PyTorch, {line['name']}, {line['way']}: {line['error']}" for line in peer if "error" in line]
-    head = f"PyTorch {version}: " + ", ".join(ways) + "." if version else "PyTorch: not there."
+    head = ", ".join(versions) + ": " + ", ".join(ways) + "." if versions else "PyTorch: not there."
     return ["Limits measured in the same run: " + "; ".join(limits) + ".", "", head, "", *rows, *(["", *failed] if failed else [])] if own else ["Not run."]
 
 

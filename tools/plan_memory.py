@@ -411,9 +411,11 @@ class Run:
         rows, features = rows or self.plan.rows, self.plan.model.features
         if self.plan.gpu or rows > MOST_FUSED_ROWS:
             tile = min(max(GPU_TILE // (4 * max(rows + 1, features // 2)) // 256 * 256, 256), self.computed)
-            narrow = self.head_element == 2
-            weight = 4 * backward + (2 if narrow and self.weight.dtype == "float32" else 0)
-            return tile * (rows * (6 if narrow else 4) + features * weight)
+            gradient = features * backward
+            if self.head_element == 4:
+                return 4 * tile * (rows + gradient)
+            # Of 16 bits the gradient is where the logits were.
+            return tile * (4 * max(rows, gradient) + 2 * rows + (2 * features if self.weight.dtype == "float32" else 0))
         pitch, wide = round_up(rows, 16), round_up(features, 16)
         tile = min(max(384 * 1024 // (4 * wide) // 24 * 24, 48), 768)
         shared = 4 * (pitch * features + wide * rows) + (4 * rows * features if self.head_element == 2 else 0)

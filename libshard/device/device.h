@@ -96,7 +96,7 @@ SHARD_KERNEL int64_t shard_pitch(int64_t pitch, int64_t cols)
  * matrix of the batch to the next, in elements; 0 repeats one. ld are the pitches of
  * the matrices as they are stored. k = 0 gives zeros.
  * wide_c: c is float32 and not rounded, though a and b are of 16 bits. A c of 16 bits that is added to
- * may be rounded twice: cuBLAS has kernels that round the product first. */
+ * may be rounded twice, and so may a linear layer's y with a bias: cuBLAS has kernels that round the product first. */
 typedef struct shard_matmul_shape {
     int64_t batch, m, n, k;
     bool transpose_a, transpose_b;

@@ -32,7 +32,7 @@ static size_t lay_out(sweep *s, bool gradient)
     const shard_head *h = s->h;
     int64_t rows = h->loss.rows;
     size_t offset = 0;
-    bool apart = h->dtype != s->wide; /* then the logits are not read after they are rounded */
+    bool apart = h->dtype != s->wide; /* then a tile's gradient is made when its logits have been read for the last time */
     s->logits = lay(s, &offset, (gradient && apart ? shard_max(rows, h->in) : rows) * s->tile, s->wide);
     s->narrow = apart ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
     s->weight = h->weight_dtype == h->dtype ? NULL : lay(s, &offset, s->tile * h->in, h->dtype);
@@ -278,7 +278,7 @@ shard_status shard_head_input_gradient(shard_device *device, const shard_head *h
     return status;
 }
 
-/* The gradient of the tile's rows from dz, which is where the logits were. */
+/* The gradient of the tile's rows from dz, which is s->narrow. Overwrites the logits. */
 static shard_status give_gradient(sweep *s, const tile *t, const shard_head_gradient *to)
 {
     const shard_head *h = s->h;

@@ -11,8 +11,8 @@
  * Of binary cross-entropy the derivatives of a row's losses are known without the other logits: they are the factors in the sum,
  * and dz but for scale_i.
  *
- * Products are of `dtype`, summed in the wide type: float64 for float64, else float32. A gradient in memory is rounded once,
- * one that is passed to a function is not.
+ * Products are of `dtype`, summed in the wide type: float64 for float64, else float32. A gradient in memory is rounded once, or where
+ * it is added to as shard_matmul_shape says; one that is passed to a function is not.
  */
 #ifndef SHARD_DEVICE_HEAD_H
 #define SHARD_DEVICE_HEAD_H

@@ -15,15 +15,15 @@ typedef struct sweep {
     int64_t tile; /* classes of a tile, at most */
     size_t bytes; /* of `memory` */
     char *memory;
-    void *logits;                 /* [rows, tile], wide */
-    void *narrow;                 /* logits in dtype; the same where that is wide */
-    void *weight;                 /* [tile, in] of dtype; NULL: the weight is */
-    void *bias;                   /* [tile], wide; NULL: there is none, or it is */
-    void *gradient;               /* [tile, in], wide; where `narrow` has memory of its own, in that of the logits */
-    bool wide_derivatives;        /* those by the logits are read from `logits`, too */
-    double *stats, *center, *one; /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
-    int64_t *ahead;               /* [rows], of a tile; NULL: the labels' ranks are not wanted */
-    double *aheads[2];            /* [rows]: the same, and of all tiles so far */
+    void *logits;                  /* [rows, tile], wide */
+    void *narrow;                  /* factors or derivatives of the logits, in dtype; the same memory where that is wide */
+    void *weight;                  /* [tile, in] of dtype; NULL: the weight is */
+    void *bias;                    /* [tile], wide; NULL: there is none, or it is */
+    void *gradient;                /* [tile, in], wide; where `narrow` has memory of its own, in that of the logits */
+    bool wide_derivatives;         /* those by the logits are read from `logits`, too */
+    double *stats, *center, *one;  /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
+    int64_t *ahead;                /* [rows], of a tile; NULL: the labels' ranks are not wanted */
+    double *aheads[2];             /* [rows]: the same, and of all tiles so far */
     void *top_value, *both_values; /* of a tile [rows, k], and with those so far [rows, 2 k], wide; NULL: not wanted */
     int64_t *top_index, *both_indices;
 } sweep;

@@ -9,12 +9,12 @@
 
 /*
  * When that pays. An H100 that multiplies such rows at 250 TFLOP/s, not 700, loses 2.6e-15 s a flop; a byte that is read
- * and written at 3 TB/s costs 0.67e-12 s, as much as 260 flop lose. Twice as many are asked for, and so many that they
- * lose more than the launches of three copies (about 10 us). Memory for copies is bounded: it is allocated in
+ * or written at 3 TB/s costs 0.33e-12 s, as much as 130 flop lose. Twice as many are asked for, and so many that they
+ * lose more than the launches of three copies (about 10 us). Scratch memory is bounded: it is allocated in
  * addition to all other memory.
  */
 #define LEAST_FLOP 0x1p32
-#define FLOP_EACH_BYTE 512
+#define FLOP_EACH_BYTE 256
 #define MOST_SCRATCH ((size_t)256 << 20)
 
 enum { A, B, C, MATRICES };
@@ -32,6 +32,12 @@ static double flop_of(const shard_cuda_product *p)
     return 2.0 * (double)p->m * (double)p->n * (double)p->k;
 }
 
+/* Whether `bytes` more are read and written for a faster kernel. */
+static bool pays(const shard_cuda_product *p, double bytes)
+{
+    return flop_of(p) >= LEAST_FLOP && flop_of(p) >= FLOP_EACH_BYTE * bytes;
+}
+
 static stored store(const void *memory, int64_t rows, int64_t cols, int64_t ld, size_t size)
 {
     stored s = {.memory = (char *)memory, .rows = (size_t)rows, .width = (size_t)cols * size, .pitch = (size_t)ld * size};
@@ -44,13 +50,12 @@ static stored store(const void *memory, int64_t rows, int64_t cols, int64_t ld, 
 static size_t plan_copies(const shard_cuda_product *p, stored *matrix)
 {
     size_t bytes = 0;
-    double flop = flop_of(p), moved;
     for (int i = 0; i < MATRICES; i++) {
         matrix[i].start = bytes;
         bytes += (matrix[i].rows * matrix[i].aligned + SHARD_CUDA_ALIGN - 1) / SHARD_CUDA_ALIGN * SHARD_CUDA_ALIGN;
     }
-    moved = (double)bytes + (p->accumulate ? (double)(matrix[C].rows * matrix[C].aligned) : 0);
-    return bytes <= MOST_SCRATCH && flop >= LEAST_FLOP && flop >= FLOP_EACH_BYTE * moved ? bytes : 0;
+    double copied = (double)bytes + (p->accumulate ? (double)(matrix[C].rows * matrix[C].aligned) : 0);
+    return bytes <= MOST_SCRATCH && pays(p, 2 * copied) ? bytes : 0;
 }
 
 /* The product's kernel adds the bias, or it is added before. */
@@ -138,31 +143,41 @@ static shard_status multiply_terms_wide(shard_device *device, const shard_cuda_p
     return status;
 }
 
-/* Divides the extents that are contiguous in a matrix: n, which is in c; m, if it is in a; k, if it is in a or b. */
-static shard_status multiply_filled(shard_device *device, const shard_cuda_product *p, shard_dtype dtype)
+/* The last terms are added to c, of 16 bits by way of scratch memory of at most `room` bytes. */
+static shard_status multiply_filled_terms(shard_device *device, const shard_cuda_product *p, size_t room, shard_dtype dtype)
 {
-    int64_t size = (int64_t)shard_dtype_size(dtype), unit = 16 / size;
-    int64_t columns = filled(p->n, unit), rows = p->transpose_a ? filled(p->m, unit) : p->m;
-    int64_t terms = !p->transpose_a || p->transpose_b ? filled(p->k, unit) : p->k;
-    shard_cuda_product first = *p, last;
-    if (flop_of(p) < LEAST_FLOP)
-        return multiply(device, p, dtype);
-    if (columns < p->n || rows < p->m) {
-        last = columns < p->n ? last_columns(p, columns, size) : last_rows(p, rows, size);
-        if (columns < p->n)
-            first.n = columns;
-        else
-            first.m = rows;
-        SHARD_TRY(multiply_filled(device, &first, dtype));
-        return multiply(device, &last, dtype);
-    }
+    int64_t size = (int64_t)shard_dtype_size(dtype);
+    int64_t terms = !p->transpose_a || p->transpose_b ? filled(p->k, 16 / size) : p->k;
+    double results = (double)p->m * (double)p->n;
     if (terms == p->k || p->bias)
         return multiply(device, p, dtype);
     if (p->wide_c || size > 2)
-        return multiply_terms(device, p, terms, dtype);
-    double moved = (double)p->m * (double)p->n * 2 * (4 + 4 + 2); /* written, added to, cast */
-    bool pays = flop_of(p) >= FLOP_EACH_BYTE * moved && p->m * p->n <= (int64_t)(MOST_SCRATCH / sizeof(float));
-    return !p->accumulate && p->ld_c == p->n && pays ? multiply_terms_wide(device, p, terms, dtype) : multiply(device, p, dtype);
+        return pays(p, 2 * 4 * results) ? multiply_terms(device, p, terms, dtype) : multiply(device, p, dtype);
+    bool scratched = !p->accumulate && p->ld_c == p->n && 4 * results <= (double)room && pays(p, 4 * 4 * results);
+    return scratched ? multiply_terms_wide(device, p, terms, dtype) : multiply(device, p, dtype);
+}
+
+/*
+ * Divides the extents that are contiguous in a matrix: n, which is in c; m, if it is in a; k, if it is in a or b. All rows are
+ * aligned. The last columns read a once more, the last rows b. `room`: of scratch memory.
+ */
+static shard_status multiply_filled(shard_device *device, const shard_cuda_product *p, size_t room, shard_dtype dtype)
+{
+    int64_t size = (int64_t)shard_dtype_size(dtype), columns = filled(p->n, 16 / size);
+    int64_t rows = p->transpose_a ? filled(p->m, 16 / size) : p->m;
+    double terms = (double)p->k * (double)size;
+    shard_cuda_product first = *p, last;
+    if (columns < p->n && pays(p, (double)p->m * terms)) {
+        first.n = columns;
+        last = last_columns(p, columns, size);
+    } else if (rows < p->m && pays(p, (double)p->n * terms)) {
+        first.m = rows;
+        last = last_rows(p, rows, size);
+    } else {
+        return multiply_filled_terms(device, p, room, dtype);
+    }
+    SHARD_TRY(multiply_filled(device, &first, room, dtype));
+    return multiply(device, &last, dtype);
 }
 
 static shard_status copy(shard_device *device, const stored *s, char *scratch, bool back)
@@ -174,9 +189,9 @@ static shard_status copy(shard_device *device, const stored *s, char *scratch, b
                 : shard_cuda_copy_rows(device, aligned, s->aligned, s->memory, s->pitch, s->width, s->rows);
 }
 
-/* matrix: the operands that are copied to scratch memory, and the result that is copied from there. */
+/* matrix: the operands that are copied to scratch memory, of `bytes` bytes, and the result that is copied from there. */
 static shard_status multiply_copies(shard_device *device, const shard_cuda_product *product, const stored *matrix, char *scratch,
-                                    shard_dtype dtype)
+                                    size_t bytes, shard_dtype dtype)
 {
     shard_cuda_product p = *product;
     int64_t size = (int64_t)shard_dtype_size(dtype), c_size = p.wide_c ? 4 : size;
@@ -189,7 +204,7 @@ static shard_status multiply_copies(shard_device *device, const shard_cuda_produ
         p.b = scratch + matrix[B].start, p.ld_b = (int64_t)matrix[B].aligned / size;
     if (matrix[C].aligned)
         p.c = scratch + matrix[C].start, p.ld_c = (int64_t)matrix[C].aligned / c_size;
-    SHARD_TRY(multiply_filled(device, &p, dtype));
+    SHARD_TRY(multiply_filled(device, &p, MOST_SCRATCH - bytes, dtype));
     return copy(device, &matrix[C], scratch, true);
 }
 
@@ -205,12 +220,14 @@ shard_status shard_cuda_multiply_aligned(shard_device *device, const shard_cuda_
         [C] = store(p->c, p->m, p->n, p->ld_c, p->wide_c ? 4 : size),
     };
     size_t bytes = plan_copies(p, matrix);
+    if (bytes == 0 && (matrix[A].aligned || matrix[B].aligned || matrix[C].aligned))
+        return multiply(device, p, dtype);
     if (bytes == 0)
-        return multiply_filled(device, p, dtype);
+        return multiply_filled(device, p, MOST_SCRATCH, dtype);
     char *scratch = shard_cuda_scratch(device, bytes);
     if (!scratch)
         return shard_last_status();
-    shard_status status = multiply_copies(device, p, matrix, scratch, dtype);
+    shard_status status = multiply_copies(device, p, matrix, scratch, bytes, dtype);
     shard_cuda_scratch_release(device, scratch, bytes);
     return status;
 }

@@ -31,8 +31,8 @@ shard_status shard_cuda_multiply(shard_device *device, const shard_cuda_product 
 /* As shard_cuda_multiply with its bias, in one kernel; *there is set to whether cuBLASLt has one. */
 shard_status shard_cuda_multiply_biased(shard_device *device, const shard_cuda_product *product, shard_dtype dtype, bool *there);
 
-/* The product with a bias or without, by way of scratch memory if rows begin at no multiple of 16 bytes and that is
- * faster; cuda_aligned.c. */
+/* The product with a bias or without. Where that is faster, rows that begin at no multiple of 16 bytes go through scratch memory, and
+ * where rows end at none the product is divided; cuda_aligned.c. */
 shard_status shard_cuda_multiply_aligned(shard_device *device, const shard_cuda_product *product, shard_dtype dtype);
 
 /* Every row of y [rows, cols], whose rows are pitch apart, = row [cols]; cuda_spread.cu. */

@@ -111,32 +111,23 @@ static __device__ inline void load_batch(const T *from, const int64_t (&first)[C
             value[k * Pack<T>::SIZE + j] = to_real(pack[k].value[j]);
 }
 
-template <class T, int COUNT>
-static __device__ inline void store_batch(T *to, const int64_t (&first)[COUNT], const Real<T> (&value)[COUNT * Pack<T>::SIZE])
+/* Packs of as many elements of U as packs of T have; U is of T's size or half of it. */
+template <class T, int COUNT, class U>
+static __device__ inline void store_like(U *to, const int64_t (&first)[COUNT], const Real<T> (&value)[COUNT * Pack<T>::SIZE])
 {
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
-        Pack<T> pack;
+        Pack<U, Pack<T>::SIZE> pack;
         for (int j = 0; j < Pack<T>::SIZE; j++)
-            pack.value[j] = round_to<T>(value[k * Pack<T>::SIZE + j]);
+            pack.value[j] = round_to<U>(value[k * Pack<T>::SIZE + j]);
         store_pack(to + first[k], pack);
     }
 }
 
-/* The same of packs of T to elements of U, of T's size or half of it. */
-template <class T, int COUNT, class U>
-static __device__ inline void store_like(U *to, const int64_t (&first)[COUNT], const Real<T> (&value)[COUNT * Pack<T>::SIZE])
+template <class T, int COUNT>
+static __device__ inline void store_batch(T *to, const int64_t (&first)[COUNT], const Real<T> (&value)[COUNT * Pack<T>::SIZE])
 {
-    struct alignas(Pack<T>::SIZE * sizeof(U)) Rounded {
-        U value[Pack<T>::SIZE];
-    };
-#pragma unroll
-    for (int k = 0; k < COUNT; k++) {
-        Rounded pack;
-        for (int j = 0; j < Pack<T>::SIZE; j++)
-            pack.value[j] = round_to<U>(value[k * Pack<T>::SIZE + j]);
-        *(Rounded *)(to + first[k]) = pack;
-    }
+    store_like<T>(to, first, value);
 }
 
 /* Whether arrays can be read in packs together: all as far from a multiple of 16 (NULL is like any). */
