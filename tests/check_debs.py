@@ -101,6 +101,9 @@ def check_ranks(folder, one):
     expected = numbers(one)
     for ranks, options in ((2, ["--enable-model-parallel"]), (2, []), (4, ["--enable-model-parallel", "--model-parallel-size", 2])):
         compare(f"{ranks} ranks {options}", numbers(train(folder, *options, ranks=ranks)), expected)
+    some = train(folder, "--loss-every", 4, "--enable-model-parallel", ranks=2)
+    check(["loss" in line for line in some[:-1]] == [i % 4 == 0 for i in range(72)], f"losses of each fourth step: {some[:5]}")
+    compare("the loss in each fourth step", [line["loss"] for line in some[:-1:4]] + [some[-1]["p1"]], numbers(one)[:-1:4] + [one[-1]["p1"]])
     fewer = ["--feature-dropout", 0.3, "--steps", 9]
     dropped = numbers(train(folder, *fewer))
     check(all(abs(a - b) > 1e-3 for a, b in zip(dropped, expected)), f"no feature is dropped: {dropped}")
@@ -192,6 +195,7 @@ def check_errors(folder):
                                 ("--steps", -1, "whole number of at least 0"), ("--momentum", 2, "number from 0 to 0.9999")):
         train(folder, option, value, expect=f'{option}: "{value}" is not a {text}')
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
+    train(folder, "--loss-every", 2, "--non-finite", "skip", expect="--non-finite skip reads the loss of each step")
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")
     (folder / "data/test.txt").write_text("1 255 30\n1 1:1\n")

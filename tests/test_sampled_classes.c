@@ -258,8 +258,8 @@ static void compute_expected(const problem *p, values *v)
     free(position);
 }
 
-/* Twice, so that gradients add up. */
-static void compute_found(const problem *p, values *v, shard_group *group)
+/* Twice, so that gradients add up. dense: of logits in memory. */
+static void compute_found(const problem *p, values *v, shard_group *group, bool dense)
 {
     shard_range range = shard_split_range(p->classes, shard_group_size(group), shard_group_rank(group));
     SHARD_SCOPE
@@ -274,11 +274,14 @@ static void compute_found(const problem *p, values *v, shard_group *group)
             if (parts[i])
                 parts[i]->placement =
                     (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = p->classes};
-        shard_cross_entropy_options options = options_of(p, tensor_of(v->class_weight, SHARD_SHAPE(p->classes), SHARD_FLOAT32));
+        shard_dtype weight_dtype = dense ? p->dtype : SHARD_FLOAT32;
+        shard_cross_entropy_options options = options_of(p, tensor_of(v->class_weight, SHARD_SHAPE(p->classes), weight_dtype));
         options.sample = shard_sample_classes(labels, weight, p->rate, 3, 4);
         options.sample_correction = correction_of(p) != 0 ? shard_sample_correction(options.sample, labels, p->rate) : NULL;
         for (int twice = 0; twice < 2; twice++) {
-            shard_tensor *loss = shard_linear_cross_entropy_with(x, weight, bias, labels, &options, NULL);
+            shard_tensor *logits = dense ? shard_linear(shard_copy_to_group(x, group), weight, bias) : NULL;
+            shard_tensor *loss = dense ? shard_cross_entropy_with(logits, labels, &options, NULL)
+                                       : shard_linear_cross_entropy_with(x, weight, bias, labels, &options, NULL);
             ck_assert_msg(loss, "%s", shard_last_error());
             v->loss = shard_item(loss);
             check_ok(shard_backward(shard_scale(loss, 0.5)));
@@ -313,16 +316,19 @@ static const struct {
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 static const double rates[] = {0.25, 0, 1};
 
-static void check_forms(shard_group *group, int step)
+/* dense: of the dtypes that shard_linear takes. */
+static void check_forms(shard_group *group, int step, bool dense)
 {
     shard_head_tile = 8;
     for (int form = 0; form < FORMS; form++)
         for (int k = form % step; k < DTYPES; k += step) {
+            if (dense && dtypes[k].x != dtypes[k].weight)
+                continue;
             problem p = {11, 19, 131, dtypes[k].x, dtypes[k].weight, form, rates[(form + k) % 3]};
             values expected = values_make(&p), found = values_make(&p);
             shard_range range = shard_split_range(p.classes, shard_group_size(group), shard_group_rank(group));
             compute_expected(&p, &expected);
-            compute_found(&p, &found, group);
+            compute_found(&p, &found, group, dense);
             compare(&p, "loss", &found.loss, &expected.loss, 1, dtypes[k].tolerance);
             compare(&p, "dx", found.dx, expected.dx, p.rows * p.in, dtypes[k].tolerance);
             compare(&p, "dweight", found.dweight, expected.dweight + range.start * p.in, range.size * p.in, dtypes[k].tolerance);
@@ -339,7 +345,13 @@ static void check_forms(shard_group *group, int step)
 
 START_TEST(test_equals_layer_of_sample)
 {
-    check_forms(NULL, 1);
+    check_forms(NULL, 1, false);
+}
+END_TEST
+
+START_TEST(test_logits_equal_layer_of_sample)
+{
+    check_forms(NULL, 1, true);
 }
 END_TEST
 
@@ -348,20 +360,83 @@ START_TEST(test_composed_equals_layer_of_sample)
     shard_device *device = shard_default_device();
     const struct shard_head_ops *fused = device->head;
     device->head = NULL;
-    check_forms(NULL, 1);
+    check_forms(NULL, 1, false);
     device->head = fused;
 }
 END_TEST
 
 static void equals_on_ranks(shard_group *world, void *context)
 {
-    (void)context;
-    check_forms(world, 3);
+    check_forms(world, 3, context != NULL);
 }
 
 START_TEST(test_equals_on_ranks)
 {
     run_ranks(rank_counts[_i], equals_on_ranks);
+}
+END_TEST
+
+START_TEST(test_logits_equal_on_ranks)
+{
+    bool dense = true;
+    run_ranks(rank_counts[_i], equals_on_ranks, .context = &dense);
+}
+END_TEST
+
+static shard_tensor *loss_of_form(int form, shard_tensor *logits, shard_tensor *labels, shard_tensor *sample)
+{
+    if (form == 0)
+        return shard_cross_entropy(logits, labels, .sample = sample, .reduction = SHARD_REDUCTION_NONE, .soft_cap = 1.5,
+                                   .label_smoothing = 0.2);
+    if (form == 1)
+        return shard_cross_entropy(logits, labels, .sample = sample, .reduction = SHARD_REDUCTION_NONE, .logit_scale = 3,
+                                   .z_loss = 0.1);
+    return shard_cross_entropy(logits, labels, .sample = sample, .reduction = SHARD_REDUCTION_NONE,
+                               .margin = SHARD_MARGIN(.m2 = 0.3, .scale = 8));
+}
+
+/* Options that the loss without logits refuses, images, and a margin: against the logits of the sample alone. */
+START_TEST(test_logits_options)
+{
+    enum { CLASSES = 40, IMAGES = 6 };
+    const int64_t sampled[] = {2, 3, 11, 17, 30, 39}, at[] = {1, 0, 5, 3, 3, 2};
+    const int64_t count = sizeof sampled / sizeof *sampled;
+    double value[IMAGES * CLASSES], some[IMAGES * 6], found[IMAGES * CLASSES], expected[IMAGES * 6];
+    int64_t label[IMAGES], position[IMAGES];
+    for (int64_t i = 0; i < IMAGES; i++) {
+        position[i] = i == 4 ? -100 : at[i];
+        label[i] = i == 4 ? -100 : sampled[at[i]];
+        for (int64_t c = 0; c < CLASSES; c++)
+            value[i * CLASSES + c] = 0.9 * noise(7, i * CLASSES + c);
+        for (int64_t k = 0; k < count; k++)
+            some[i * count + k] = value[i * CLASSES + sampled[k]];
+    }
+    for (int k = 0; k < 3; k++)
+        SHARD_SCOPE
+        {
+            shard_tensor *all = leaf_of(value, SHARD_SHAPE(2, 3, CLASSES), SHARD_FLOAT64);
+            shard_tensor *few = leaf_of(some, SHARD_SHAPE(2, 3, count), SHARD_FLOAT64);
+            shard_tensor *labels = shard_reshape(labels_of(label, IMAGES), SHARD_SHAPE(2, 3));
+            shard_tensor *positions = shard_reshape(labels_of(position, IMAGES), SHARD_SHAPE(2, 3));
+            shard_tensor *dy = shard_uniform(SHARD_SHAPE(2, 3), 0, 1, .dtype = SHARD_FLOAT64);
+            shard_tensor *wanted = loss_of_form(k, few, positions, NULL);
+            shard_tensor *loss = loss_of_form(k, all, labels, labels_of(sampled, count));
+            ck_assert_msg(loss && wanted, "%s", shard_last_error());
+            read_values(loss, found);
+            read_values(wanted, expected);
+            for (int i = 0; i < IMAGES; i++)
+                ck_assert_double_eq_tol(found[i], expected[i], 1e-12);
+            check_ok(shard_backward(shard_sum(shard_mul(loss, dy))));
+            check_ok(shard_backward(shard_sum(shard_mul(wanted, dy))));
+            read_values(shard_grad(all), found);
+            read_values(shard_grad(few), expected);
+            for (int64_t i = 0; i < IMAGES; i++)
+                for (int64_t c = 0, n = 0; c < CLASSES; c++) {
+                    bool in = n < count && sampled[n] == c;
+                    ck_assert_double_eq_tol(found[i * CLASSES + c], in ? expected[i * count + n] : 0, 1e-12);
+                    n += in;
+                }
+        }
 }
 END_TEST
 
@@ -409,8 +484,13 @@ static void refuses(shard_group *world, void *context)
         shard_tensor *ranks;
         ck_assert_ptr_null(shard_linear_cross_entropy_with_rank(x, weight, NULL, labels, &ranks, .sample = sample));
         check_error(SHARD_ERROR_UNSUPPORTED, "*a label rank with a sample of classes*");
-        ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .sample = sample));
-        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a sample of classes for logits in memory*");
+        shard_tensor *logits = shard_linear(x, weight, NULL);
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = rank == 0 ? none : sample));
+        check_joint(rank, "*shard_cross_entropy: label 3 at row 0 is not in the sample; draw it with these labels*");
+        ck_assert_ptr_null(shard_cross_entropy_with_rank(logits, labels, &ranks, .sample = sample));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a label rank with a sample of classes*");
+        ck_assert_ptr_null(shard_cross_entropy(logits, logits, .sample = sample));
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_cross_entropy: a sample of classes with probabilities; labels are needed*");
         shard_tensor *correction = shard_sample_correction(sample, labels, 0.1);
         shard_tensor *long_one = shard_zeros(SHARD_SHAPE(shard_numel(sample) + 1));
         if (shard_group_size(world) > 1) {
@@ -427,8 +507,14 @@ static void refuses(shard_group *world, void *context)
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .sample_correction = correction,
                                                       .normalized = true));
         check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction with a margin or normalized rows; leave it out*");
-        ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .sample_correction = correction));
-        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a sample of classes for logits in memory*");
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample_correction = correction));
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_cross_entropy: a sample's correction without a sample*");
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction,
+                                               .logit_scale = 2));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*a sample's correction with logit_scale 2 and soft_cap 0; 1 and 0 are needed*");
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction,
+                                               .margin = SHARD_MARGIN(.m2 = 0.3)));
+        check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction with a margin; leave it out*");
         ck_assert_ptr_null(shard_sample_correction(sample, labels, 0));
         check_error(SHARD_ERROR_ARGUMENT, "*shard_sample_correction: rate 0; *in (0, 1], is needed*");
         ck_assert_ptr_null(shard_sample_correction(x, labels, 0.1));
@@ -459,6 +545,9 @@ int main(void)
     tcase_add_test(tcase, test_equals_layer_of_sample);
     tcase_add_test(tcase, test_composed_equals_layer_of_sample);
     add_ranks_test(tcase, test_equals_on_ranks);
+    tcase_add_test(tcase, test_logits_equal_layer_of_sample);
+    add_ranks_test(tcase, test_logits_equal_on_ranks);
+    tcase_add_test(tcase, test_logits_options);
     tcase_add_loop_test(tcase, test_refuses, 0, 2);
     return test_run(suite);
 }

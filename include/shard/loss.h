@@ -48,7 +48,7 @@ typedef struct shard_cross_entropy_options {
  * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
  * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
  * row_weight. Weight and probabilities have the logits' dtype; they and row_weight get no gradient. docs/losses.md has the
- * formula of all options; none of them makes another tensor of logits.
+ * formula of all options. .margin and .sample make another tensor of logits, .sample that of its classes alone.
  *
  * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
  * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
@@ -94,7 +94,9 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
  * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
  * training has both options too; of other logits, which are cosines then, it has .margin alone.
- * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias.
+ * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias; a label rank with any of these
+ * three. shard_cross_entropy of logits in memory takes a soft cap and a logit_scale with .sample, though not with
+ * .sample_correction.
  * The gradient of an ignored row of x is 0, also where the row is NaN. Then that of the weight is NaN, as of shard_linear; with
  * .normalized that of the row is, too, as of shard_normalize.
  * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
@@ -115,8 +117,8 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
 
-/* The classes of a step's sample, for the option .sample of shard_linear_cross_entropy and, with labels, of shard_cross_entropy
- * of the logits of shard_nn_parallel_classifier in training: this rank's, int64 [n], in ascending order, in the host's memory.
+/* The classes of a step's sample, for the option .sample of shard_linear_cross_entropy and, with labels, of
+ * shard_cross_entropy: this rank's, int64 [n], in ascending order, in the host's memory.
  * weight [classes, ...] is the last layer's, whole or split along classes; of it the shape and the placement alone are read.
  *
  * A class is in the sample if it is one of the labels (of any shape; all ranks have the same ones), or if a random number in

@@ -14,6 +14,7 @@
 #include "op/cross_entropy.h"
 #include "op/deferred_linear.h"
 #include "op/label_margins.h"
+#include "op/sampled_classes.h"
 
 #include "comm/function.h"
 
@@ -29,6 +30,9 @@ typedef struct loss_call {
     shard_class_rows rows;
     shard_tensor *target;
     shard_tensor *weight; /* the local shard of it, or NULL */
+    /* Which the kernels read: those of rows, or of a sample of the classes. */
+    shard_tensor *logits;
+    shard_cross_entropy_shape shape;
     shard_reduction reduction;
     bool ranked; /* the labels' ranks are requested */
     shard_tensor *rank;
@@ -192,19 +196,40 @@ static bool check_probabilities(const loss_call *call)
            shard_refuse_placement(call->rows.function, target);
 }
 
-static bool check_logits_options(const loss_call *call, const shard_cross_entropy_options *options)
+static bool check_correction(const loss_call *call, const shard_cross_entropy_options *options)
 {
-    if (options->sample || options->sample_correction || options->normalized)
-        shard_error(
-            SHARD_ERROR_UNSUPPORTED,
-            "%s: %s for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training, or call "
-            "shard_linear_cross_entropy",
-            call->rows.function, options->normalized ? "normalized rows" : "a sample of classes");
-    else if (options->margin && options->soft_cap != 0.0)
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", call->rows.function,
-                    options->soft_cap);
+    const char *function = call->rows.function;
+    if (!options->sample_correction)
+        return true;
+    if (!options->sample || options->margin)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: a sample's correction %s", function,
+                    options->margin ? "with a margin; leave it out, as Partial FC does" : "without a sample");
+    else if (options->logit_scale != 1.0 || options->soft_cap != 0.0)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a sample's correction with logit_scale %g and soft_cap %g; 1 and 0 are needed",
+                    function, options->logit_scale, options->soft_cap);
     else
         return true;
+    return false;
+}
+
+static bool check_logits_options(const loss_call *call, const shard_cross_entropy_options *options)
+{
+    const char *function = call->rows.function;
+    if (options->normalized)
+        shard_error(
+            SHARD_ERROR_UNSUPPORTED,
+            "%s: normalized rows for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training, "
+            "or call shard_linear_cross_entropy",
+            function);
+    else if (options->margin && options->soft_cap != 0.0)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", function, options->soft_cap);
+    else if (options->sample && !call->rows.labels)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: a sample of classes with probabilities; labels are needed", function);
+    else if (options->sample && call->ranked)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a label rank with a sample of classes; count it of the logits in evaluation",
+                    function);
+    else
+        return check_correction(call, options);
     return false;
 }
 
@@ -243,13 +268,29 @@ int64_t *shard_cross_entropy_ahead(const shard_class_rows *rows, bool ranked, do
 static bool measure_local(loss_call *call, shard_tensor *logit)
 {
     shard_class_rows *rows = &call->rows;
+    bool labels = rows->labels != NULL;
     void *memory[5];
     if (!shard_class_rows_open(rows, rows->shape.rows * (SHARD_CE_STATS + call->ranked)) ||
-        !shard_load(SHARD_INPUTS(rows->labels, rows->labels ? NULL : call->target, call->weight, logit), memory + 1) ||
-        !shard_load_rows(SHARD_INPUTS(rows->logits), memory, &rows->shape.pitch))
+        !shard_load(SHARD_INPUTS(labels ? call->target : NULL, labels ? NULL : call->target, call->weight, logit), memory + 1) ||
+        !shard_load_rows(SHARD_INPUTS(call->logits), memory, &call->shape.pitch))
         return false;
-    return SHARD_RUN(rows->logits, cross_entropy_stats, &rows->shape, memory[0], memory[1], memory[2], memory[3], rows->local,
-                     memory[4], shard_cross_entropy_ahead(rows, call->ranked, rows->local), rows->logits->dtype) == SHARD_OK;
+    return SHARD_RUN(call->logits, cross_entropy_stats, &call->shape, memory[0], memory[1], memory[2], memory[3], rows->local,
+                     memory[4], shard_cross_entropy_ahead(rows, call->ranked, rows->local), call->logits->dtype) == SHARD_OK;
+}
+
+/* Makes the logits those of the sampled classes; a failure is one of all ranks. */
+static shard_status sample_classes(loss_call *call, bool ready, const shard_cross_entropy_options *options)
+{
+    shard_sampled sampled = {.count = 0};
+    shard_tensor *correction = options->sample_correction, *all = call->weight;
+    SHARD_TRY(shard_sampled_open(&call->rows, ready, options->sample, correction, options->label_smoothing, &sampled, &call->shape));
+    call->target = sampled.target;
+    call->weight = shard_sampled_pick(&sampled, all);
+    call->logits = shard_sampled_columns(&sampled, call->rows.logits);
+    if (correction && call->logits)
+        call->logits = shard_add(call->logits,
+                                 shard_cast(shard_to_device(correction, shard_device_of(call->logits)), call->logits->dtype));
+    return !call->logits || (all && !call->weight) ? shard_class_rows_gather(&call->rows, false) : SHARD_OK;
 }
 
 /* The statistics of all ranks. */
@@ -304,13 +345,13 @@ static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
 
 static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor *numbers)
 {
-    shard_tensor *logits = call->rows.logits;
+    shard_tensor *logits = call->logits;
     if (!y || !shard_will_record(SHARD_INPUTS(logits)))
         return y;
-    shard_node *node = shard_record(&loss_type, y, SHARD_INPUTS(logits), sizeof call->rows.shape);
+    shard_node *node = shard_record(&loss_type, y, SHARD_INPUTS(logits), sizeof call->shape);
     if (!node)
         return NULL;
-    *(shard_cross_entropy_shape *)node->context = call->rows.shape;
+    *(shard_cross_entropy_shape *)node->context = call->shape;
     node->group = call->rows.group; /* NULL unless the classes are split */
     shard_save_for_backward(node, LOGITS, logits);
     shard_save_for_backward(node, TARGET, call->target);
@@ -325,6 +366,10 @@ static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logit
     bool ready = read_arguments(call, logits, options) && ok;
     if (ready)
         call->rows.options = shard_cross_entropy_hash(&call->rows, options, call->ranked);
+    call->shape = call->rows.shape;
+    call->logits = call->rows.logits;
+    if (options->sample && sample_classes(call, ready, options) != SHARD_OK)
+        return NULL;
     if (measure(call, ready) != SHARD_OK)
         return NULL;
     shard_tensor *numbers =

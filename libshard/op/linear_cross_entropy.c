@@ -340,23 +340,12 @@ static bool read_arguments(head_call *call, const shard_cross_entropy_options *o
     return shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) && read_options(call, options);
 }
 
-/* Makes the head that of the sampled classes. Collective over the rows' group if labels are smoothed over the classes, also for
- * a rank that has failed. */
+/* Makes the head that of the sampled classes, as shard_sampled_open. */
 static shard_status sample_classes(head_call *call, bool ready, shard_tensor *sample, double smoothing)
 {
-    shard_sampled *sampled = &call->sampled;
     call->samples = true;
-    ready = ready && shard_sampled_read(&call->rows, sample, sampled) &&
-            (!call->correction || shard_sampled_check_correction(&call->rows, sampled, call->correction));
-    if (smoothing != 0)
-        SHARD_TRY(shard_sampled_count(&call->rows, ready, sampled));
-    if (!ready)
-        return shard_class_rows_gather(&call->rows, false);
-    call->shape.col0 = 0;
-    call->shape.cols = sampled->count;
-    call->shape.classes = sampled->classes;
-    call->shape.ignore_index = -1;
-    call->target = sampled->target;
+    SHARD_TRY(shard_sampled_open(&call->rows, ready, sample, call->correction, smoothing, &call->sampled, &call->shape));
+    call->target = call->sampled.target;
     return SHARD_OK;
 }
 

@@ -217,11 +217,11 @@ static bool make_tensors(const shard_class_rows *rows, shard_sampled *s, const i
     return s->list && s->target && s->label_row;
 }
 
-bool shard_sampled_read(const shard_class_rows *rows, shard_tensor *sample, shard_sampled *sampled)
+static bool read_sample(const shard_class_rows *rows, shard_tensor *sample, shard_sampled *sampled)
 {
     if (!check_sample(rows, sample) || shard_graph_refuse("a loss of sampled classes") != SHARD_OK)
         return false;
-    *sampled = (shard_sampled){.count = shard_numel(sample), .classes = shard_numel(sample) + 1};
+    *sampled = (shard_sampled){.count = shard_numel(sample)};
     int64_t *list = read_integers(sample), *label = read_integers(rows->labels);
     int64_t *row = shard_calloc((size_t)rows->shape.rows + 1, sizeof *row);
     bool read = list && label && row && find_rows(rows, list, sampled->count) &&
@@ -232,10 +232,28 @@ bool shard_sampled_read(const shard_class_rows *rows, shard_tensor *sample, shar
     return read;
 }
 
-shard_status shard_sampled_count(const shard_class_rows *rows, bool ready, shard_sampled *sampled)
+/* Whether the correction is of the sample: local, floating, [count]. False with the error set. */
+static bool fits_sample(const shard_class_rows *rows, const shard_sampled *sampled, shard_tensor *correction)
+{
+    if (!shard_check_operand(rows->function, correction))
+        return false;
+    bool fits = correction->shape.ndim == 1 && correction->shape.dim[0] == sampled->count;
+    if (shard_dtype_is_float(correction->dtype) && fits && shard_is_local(correction) && !shard_requires_grad(correction))
+        return true;
+    shard_error(SHARD_ERROR_SHAPE,
+                "%s: a sample's correction of %s and shape %s, which is %s%s; a local floating [%" PRId64
+                "] without a gradient is needed, as of shard_sample_correction",
+                rows->function, shard_dtype_name(correction->dtype), shard_shape_text(&correction->shape),
+                shard_placement_text(&correction->placement), shard_requires_grad(correction) ? " and requires a gradient" : "",
+                sampled->count);
+    return false;
+}
+
+/* *classes: of the whole sample. Collective over the rows' group; ready is false if this rank has failed, and then all fail. */
+static shard_status count_sample(const shard_class_rows *rows, bool ready, const shard_sampled *sampled, int64_t *classes)
 {
     if (!rows->group) {
-        sampled->classes = sampled->count;
+        *classes = sampled->count;
         return ready ? SHARD_OK : shard_last_status();
     }
     int ranks = shard_group_size(rows->group);
@@ -243,9 +261,25 @@ shard_status shard_sampled_count(const shard_class_rows *rows, bool ready, shard
     if (!counts)
         return shard_group_fail(rows->group);
     shard_status status = shard_group_exchange(rows->group, &sampled->count, sizeof sampled->count, counts);
-    sampled->classes = shard_count_before(counts, ranks);
+    *classes = shard_count_before(counts, ranks);
     free(counts);
     return status;
+}
+
+shard_status shard_sampled_open(shard_class_rows *rows, bool ready, shard_tensor *sample, shard_tensor *correction,
+                                double smoothing, shard_sampled *sampled, shard_cross_entropy_shape *shape)
+{
+    ready = ready && read_sample(rows, sample, sampled) && (!correction || fits_sample(rows, sampled, correction));
+    int64_t classes = sampled->count + 1; /* no label of another rank counts as ignored */
+    if (smoothing != 0)
+        SHARD_TRY(count_sample(rows, ready, sampled, &classes));
+    if (!ready)
+        return shard_class_rows_gather(rows, false);
+    shape->col0 = 0;
+    shape->cols = sampled->count;
+    shape->classes = classes;
+    shape->ignore_index = -1;
+    return SHARD_OK;
 }
 
 shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x)
@@ -260,18 +294,49 @@ shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x)
                         SHARD_RUN(y, embedding, sampled->count, 1, 0, shard_numel(x), memory[0], memory[1], memory[2], x->dtype));
 }
 
-bool shard_sampled_check_correction(const shard_class_rows *rows, const shard_sampled *sampled, shard_tensor *correction)
+/* ---- columns of logits: rows of the transposed logits ---- */
+
+static shard_status columns_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    if (!shard_check_operand(rows->function, correction))
-        return false;
-    bool fits = correction->shape.ndim == 1 && correction->shape.dim[0] == sampled->count;
-    if (shard_dtype_is_float(correction->dtype) && fits && shard_is_local(correction) && !shard_requires_grad(correction))
-        return true;
-    shard_error(SHARD_ERROR_SHAPE,
-                "%s: a sample's correction of %s and shape %s, which is %s%s; a local floating [%" PRId64
-                "] without a gradient is needed, as of shard_sample_correction",
-                rows->function, shard_dtype_name(correction->dtype), shard_shape_text(&correction->shape),
-                shard_placement_text(&correction->placement), shard_requires_grad(correction) ? " and requires a gradient" : "",
-                sampled->count);
-    return false;
+    shard_tensor *list = shard_saved(node, 0);
+    dx[0] = list ? shard_make_gradient(node, 0) : NULL;
+    if (!dx[0])
+        return shard_last_status();
+    int64_t cols = dx[0]->shape.dim[dx[0]->shape.ndim - 1], count = shard_numel(list);
+    int64_t rows = shard_shape_product(&dx[0]->shape, 0, dx[0]->shape.ndim - 1);
+    shard_tensor *some = shard_workspace(dy, count * rows, dy->dtype), *all = shard_workspace(dy, cols * rows, dy->dtype);
+    void *memory[5];
+    if (!some || !all || !shard_load(SHARD_INPUTS(dy, list, some, all, dx[0]), memory))
+        return shard_last_status();
+    SHARD_TRY(SHARD_RUN(dy, permute, 2, ((const int64_t[]){rows, count}), ((const int[]){1, 0}), memory[0], memory[2], dy->dtype));
+    SHARD_TRY(SHARD_RUN(dy, embedding_backward, count, rows, 0, cols, memory[1], memory[2], false, false, memory[3], dy->dtype));
+    return SHARD_RUN(dy, permute, 2, ((const int64_t[]){cols, rows}), ((const int[]){1, 0}), memory[3], memory[4], dy->dtype);
+}
+
+static const shard_node_type columns_type = {.name = "sampled_columns", .backward = columns_backward};
+
+shard_tensor *shard_sampled_columns(const shard_sampled *sampled, shard_tensor *logits)
+{
+    int last = logits->shape.ndim - 1;
+    int64_t cols = logits->shape.dim[last], rows = shard_shape_product(&logits->shape, 0, last), count = sampled->count;
+    shard_shape shape = logits->shape;
+    shape.dim[last] = count;
+    shard_tensor *y = shard_tensor_make(shape, logits->dtype, shard_device_of(logits));
+    shard_tensor *all = shard_workspace(logits, cols * rows, logits->dtype);
+    shard_tensor *some = shard_workspace(logits, count * rows, logits->dtype);
+    void *memory[5];
+    if (!y || !all || !some || !shard_load(SHARD_INPUTS(logits, sampled->list, all, some, y), memory))
+        return NULL;
+    if (!shard_is_split(logits, last))
+        y->placement = logits->placement;
+    if (SHARD_RUN(y, permute, 2, ((const int64_t[]){rows, cols}), ((const int[]){1, 0}), memory[0], memory[2], y->dtype) !=
+            SHARD_OK ||
+        SHARD_RUN(y, embedding, count, rows, 0, cols, memory[1], memory[2], memory[3], y->dtype) != SHARD_OK ||
+        SHARD_RUN(y, permute, 2, ((const int64_t[]){count, rows}), ((const int[]){1, 0}), memory[3], memory[4], y->dtype) !=
+            SHARD_OK)
+        return NULL;
+    shard_node *node = shard_record(&columns_type, y, SHARD_INPUTS(logits), 0);
+    if (node)
+        shard_save_for_backward(node, 0, sampled->list);
+    return y;
 }

@@ -81,13 +81,16 @@ static shard_status report_step(training_run *run, const step *made, double epoc
         .values = {{"lr", made->lr, METRICS_NUMBER},
                    {"grad_scale", made->grad_scale, METRICS_NUMBER},
                    {"left_out", skipped, METRICS_TRUTH},
-                   {"loss", made->batch.loss, METRICS_NUMBER}},
+                   {made->batch.no_loss ? NULL : "loss", made->batch.loss, METRICS_NUMBER}},
         .samples = made->batch.samples,
         .local_samples = made->batch.local_samples,
         .seconds = made->seconds,
     };
     snprintf(title, sizeof title, "Epoch %" PRId64, run->at.epoch);
-    int used = snprintf(text, sizeof text, "loss %.4f (%.4f)  %.1f %s/s  lr %.3g", made->batch.loss, epoch_loss,
+    char loss[32] = "-";
+    if (!made->batch.no_loss)
+        snprintf(loss, sizeof loss, "%.4f", made->batch.loss);
+    int used = snprintf(text, sizeof text, "loss %s (%.4f)  %.1f %s/s  lr %.3g", loss, epoch_loss,
                         (double)made->batch.samples / made->seconds, run->samples, made->lr);
     training_loss_describe(made->lost, skipped, text + used, sizeof text - (size_t)used);
     progress_step(&run->progress, title, run->at.epoch_step, training_steps_to_make(run, &run->at), text);
@@ -102,7 +105,7 @@ static shard_status make_step(const training_loop *loop, epoch_sums *sums, bool 
     shard_status status = compute_step(loop, &made, interrupted);
     if (status != SHARD_OK)
         return status;
-    if (isfinite(made.batch.loss)) {
+    if (isfinite(made.batch.loss) && !made.batch.no_loss) {
         sums->loss += made.batch.loss * (double)made.batch.samples;
         sums->samples += (double)made.batch.samples;
     }

@@ -10,6 +10,7 @@
 /* The sums of a step's backward. */
 typedef struct training_batch {
     double loss;           /* of the samples of this rank's model group */
+    bool no_loss;          /* `loss` was not computed; the same on every rank */
     int64_t samples;       /* of the whole job */
     int64_t local_samples; /* through this rank's model */
 } training_batch;

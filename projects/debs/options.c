@@ -1,6 +1,8 @@
 /* The command line: the table of its options, and which of them fit together. */
 #include "options.h"
 
+#include <inttypes.h>
+
 #define AT(field) .offset = offsetof(options, field)
 
 static const command_option table[] = {
@@ -20,6 +22,8 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "points"),
+    {COMMAND_WHOLE, "loss-every", "compute the loss in every Nth step; gradients need none", "N", AT(loss_every), .least = 1,
+     .most = 1000000000},
     TRAINING_NON_FINITE_ROW(options, training),
 
     {COMMAND_HEADING, "Validation and files", NULL},
@@ -39,6 +43,7 @@ static const options defaults = {
     .layers = 1,
     .dropout = 0.3,
     .feature_dropout = 0,
+    .loss_every = 1,
     .propensity_a = 0.55,
     .propensity_b = 1.5,
     .training = {.bucket_mib = TRAINING_BUCKET_MIB,
@@ -82,5 +87,8 @@ shard_status options_check(void *values)
         return shard_error(SHARD_ERROR_ARGUMENT, "give a DIR with train.txt and test.txt; see --help");
     if (parsed->training.evaluate && !parsed->training.resume)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume its FILE");
+    if (parsed->loss_every > 1 && parsed->training.non_finite == TRAINING_SKIP)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--non-finite skip reads the loss of each step: leave out --loss-every %" PRId64,
+                           parsed->loss_every);
     return SHARD_OK;
 }

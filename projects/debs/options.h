@@ -6,7 +6,7 @@
 
 typedef struct options {
     const char *directory; /* DIR */
-    int64_t hidden, layers;
+    int64_t hidden, layers, loss_every;
     double dropout, feature_dropout, propensity_a, propensity_b;
     training_options training;
     head_options head;

@@ -35,6 +35,7 @@ static shard_status run_backward(void *of, training_batch *made)
     const options *wanted = run->options;
     uint64_t key = random_hash((uint64_t)wanted->training.seed, (uint64_t)run->base.at.step, 1);
     double groups = shard_group_size(shard_mesh_data_group(run->base.mesh));
+    made->no_loss = run->base.at.step % wanted->loss_every != 0;
     shard_group_sampler_next(run->sampler, run->points, &made->local_samples);
     made->samples = shard_group_sampler_last_batch_size(run->sampler);
     int64_t total = 0, *points = training_gather_samples(run->points, made->local_samples, run->base.model_group, &total);
@@ -46,11 +47,12 @@ static shard_status run_backward(void *of, training_batch *made)
         {
             logits = shard_forward(shard_module_child(run->base.model, "fc"), x);
             loss = shard_binary_cross_entropy_with_logits(logits, pairs, .reduction = SHARD_REDUCTION_SUM,
+                                                          .gradient_only = made->no_loss,
                                                           .stash_share = wanted->head.stash,
                                                           .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
         }
         shard_release(logits);
-        if (loss)
+        if (loss && !made->no_loss)
             made->loss = shard_item(loss);
         loss = shard_scale(loss, groups / (double)made->samples);
         shard_backward(shard_grad_scaler_scale(run->base.optimizers.scaler, loss));
