@@ -575,6 +575,15 @@ START_TEST(weighs_rows)
                    1e-15);
         check_loss(shard_cross_entropy(logits, labels, .row_weight = weight), log(2), 1e-15);
         check_loss(shard_cross_entropy(logits, LABELS(-100, 1), .row_weight = weight), log(2), 1e-15);
+        shard_tensor *leaf = shard_clone(logits), *infinite = tensor_of((const double[]){2, INFINITY}, SHARD_SHAPE(2), SHARD_FLOAT64);
+        shard_set_requires_grad(leaf, true);
+        shard_tensor *loss = shard_cross_entropy(leaf, LABELS(0, -100), .row_weight = infinite); /* of a row that does not count */
+        double gradient[4], expected[] = {-0.5, 0.5, 0, 0};
+        check_loss(loss, log(2), 1e-15);
+        check_ok(shard_backward(loss));
+        read_values(shard_grad(leaf), gradient);
+        for (int i = 0; i < 4; i++)
+            ck_assert_double_eq_tol(gradient[i], expected[i], 1e-15);
         check_loss(shard_cross_entropy(logits, labels, .row_weight = shard_zeros(SHARD_SHAPE(2))), NAN, 0);
     }
 }

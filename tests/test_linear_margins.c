@@ -439,6 +439,9 @@ START_TEST(test_refuses)
         check_error(SHARD_ERROR_ARGUMENT, "*the margin's scale and logit_scale inf; a finite number above 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy_with_rank(x, weight, NULL, labels, &ranks, .normalized = true));
         check_error(SHARD_ERROR_UNSUPPORTED, "*a label rank with *");
+        ck_assert_ptr_null(
+            shard_cross_entropy_with_rank(shard_linear(x, weight, NULL), labels, &ranks, .margin = SHARD_MARGIN(.m3 = 0.4)));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: a label rank with a margin; *");
         ck_assert_ptr_null(shard_cross_entropy(shard_linear(x, weight, NULL), labels, .normalized = true));
         check_error(SHARD_ERROR_UNSUPPORTED, "*shard_cross_entropy: normalized rows for logits in memory*");
     }

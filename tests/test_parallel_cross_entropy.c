@@ -367,6 +367,16 @@ static void other_z_loss(trouble *t)
     t->options.z_loss = t->rank == 1 ? 1e-4 : 0;
 }
 
+static void other_margin(trouble *t)
+{
+    t->options.margin = t->rank == 1 ? SHARD_MARGIN(.m2 = 0.3) : &margin;
+}
+
+static void margin_on_one(trouble *t)
+{
+    t->options.margin = t->rank == 1 ? &margin : NULL;
+}
+
 static void row_weight_on_one(trouble *t)
 {
     t->options.row_weight = t->rank == 1 ? shard_ones(SHARD_SHAPE(4)) : NULL;
@@ -432,6 +442,8 @@ static const struct {
     {other_reduction, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
     {other_cap, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
     {other_z_loss, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
+    {other_margin, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
+    {margin_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
     {row_weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},
     {other_row_weights, -1, SHARD_ERROR_MISMATCH, SAYS "row weights on rank 2 differ*"},
     {weight_on_one, -1, SHARD_ERROR_MISMATCH, SAYS "options*on rank 1 differ from those on ranks 0 and 2*"},

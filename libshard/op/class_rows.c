@@ -70,6 +70,12 @@ static bool read_labels(shard_class_rows *rows, shard_tensor *labels)
                     shard_dtype_name(labels->dtype));
         return false;
     }
+    const shard_device *device = shard_device_of(rows->logits), *other = shard_device_of(labels);
+    if (other != device) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: labels are on %s, logits on %s; one device is needed (shard_to_device)",
+                    rows->function, other->name, device->name);
+        return false;
+    }
     rows->labels = labels;
     return check_rows_fit(rows, labels, "labels");
 }

@@ -223,6 +223,8 @@ static bool check_logits_options(const loss_call *call, const shard_cross_entrop
             function);
     else if (options->margin && options->soft_cap != 0.0)
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", function, options->soft_cap);
+    else if (options->margin && call->ranked)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a label rank with a margin; shard_label_rank counts it of the cosines", function);
     else if (options->sample && !call->rows.labels)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: a sample of classes with probabilities; labels are needed", function);
     else if (options->sample && call->ranked)
@@ -360,12 +362,25 @@ static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor
     return y;
 }
 
+/* Of all settings that must be identical on all ranks. */
+static uint64_t hash_options(const loss_call *call, const shard_cross_entropy_options *options)
+{
+    uint64_t hash = shard_cross_entropy_hash(&call->rows, options, call->ranked);
+    if (!options->margin)
+        return hash;
+    SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, m, options->margin);
+    const shard_label_margins margins = {.margin = {.scale = m.scale, .m1 = m.m1, .m2 = m.m2, .m3 = m.m3, .rule = (int64_t)m.rule},
+                                         .row_m2 = m.row_m2,
+                                         .row_m3 = m.row_m3};
+    return m_ok ? shard_label_margins_hash(hash, false, &margins) : hash;
+}
+
 /* ok: whether the options could be read. */
 static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logits, const shard_cross_entropy_options *options)
 {
     bool ready = read_arguments(call, logits, options) && ok;
     if (ready)
-        call->rows.options = shard_cross_entropy_hash(&call->rows, options, call->ranked);
+        call->rows.options = hash_options(call, options);
     call->shape = call->rows.shape;
     call->logits = call->rows.logits;
     if (options->sample && sample_classes(call, ready, options) != SHARD_OK)

@@ -322,7 +322,7 @@ static __device__ inline void join_row(const Members &members, const shard_cross
     double log_sum = log(sum), lse = largest + log_sum;
     numbers[SHARD_CE_LSE * rows + row] = lse;
     numbers[SHARD_CE_SLOPE * rows + row] = shard_row_slope(b, lse, shape.z_loss);
-    numbers[SHARD_CE_FACTOR * rows + row] = row_weight * (labels ? weight : 1);
+    numbers[SHARD_CE_FACTOR * rows + row] = ignored ? 0 : row_weight * (labels ? weight : 1);
     numbers[SHARD_CE_LOSS * rows + row] = ignored ? 0 : row_weight * shard_row_loss(a, b, largest, log_sum, shape.z_loss);
 }
 

@@ -375,7 +375,7 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
         double one = shard_row_loss(row[SHARD_CE_A], row[SHARD_CE_B], row[SHARD_CE_MAX], log_sum, shape->z_loss);
         losses[i] = ignored(&l, i) ? 0 : factor[i] * one;
         sum += losses[i];
-        weights += factor[i] * (target ? row[SHARD_CE_WEIGHT] : 1);
+        weights += ignored(&l, i) ? 0 : factor[i] * (target ? row[SHARD_CE_WEIGHT] : 1);
         if (rank)
             rank[i] = ignored(&l, i) ? INT64_MAX : sum_ahead(members, stride, ahead + i);
     }
