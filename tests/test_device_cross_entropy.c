@@ -406,6 +406,32 @@ START_TEST(counts_ahead)
 }
 END_TEST
 
+/* Of the row's columns in the part, but for the target's, those that are larger than the logit. */
+static int64_t count_larger(const problem *p, const part *a, int64_t row, double logit)
+{
+    int64_t larger = 0;
+    for (int64_t c = a->shape.col0; c < a->shape.col0 + a->shape.cols && !is_ignored(p, row); c++) {
+        double x = array_get(p->x, row * p->classes + c, p->dtype);
+        larger += c != p->target[row] && (isnan(x) || x > logit);
+    }
+    return larger;
+}
+
+/* A head's logit of the target comes from another product, whose last bit may differ: the target does not precede itself. */
+static void check_other_logit(shard_device *device, const problem *p, const part *a, const double *logit, double *stats,
+                              int64_t *ahead)
+{
+    double *lower = array_new(p->rows, SHARD_FLOAT64);
+    for (int64_t row = 0; row < p->rows; row++)
+        lower[row] =
+            p->dtype == SHARD_FLOAT64 ? nextafter(logit[row], -INFINITY) : (double)nextafterf((float)logit[row], -INFINITY);
+    RUN(device, cross_entropy_stats, &a->shape, a->x, p->target, NULL, a->weight, stats, lower, ahead, p->dtype);
+    for (int64_t row = 0; row < p->rows; row++)
+        if (!isnan(logit[row]))
+            ck_assert_int_eq(ahead[row], count_larger(p, a, row, lower[row]));
+    array_free(lower, p->rows, SHARD_FLOAT64);
+}
+
 /* The statistics' own count is count_ahead's, and changes nothing of the statistics. */
 static void check_counted_with(shard_device *device, const problem *p, const part *a, const double *logit)
 {
@@ -421,6 +447,7 @@ static void check_counted_with(shard_device *device, const problem *p, const par
         check_same(SHARD_INT64, p->rows, got, want, "ahead");
         check_same(SHARD_FLOAT64, n, counted, plain, "stats");
     }
+    check_other_logit(device, p, a, logit, counted, got);
     array_free(plain, n, SHARD_FLOAT64);
     array_free(counted, n, SHARD_FLOAT64);
     array_free(want, p->rows, SHARD_INT64);

@@ -76,6 +76,12 @@ static void update_average(trainee *t)
     shard_ema_update(ema);
     shard_ema_destroy(ema);
 }
+static void record_event(trainee *t)
+{
+    shard_event *event = shard_event_create(shard_tensor_device(t->images));
+    shard_event_record(event);
+    shard_event_destroy(event);
+}
 static void begin_again(trainee *t)
 {
     shard_graph_begin(shard_tensor_device(t->images));
@@ -84,6 +90,7 @@ static void begin_again(trainee *t)
 static const refused refusals[] = {
     {"item", read_item, "reading values of the device on the host cannot be captured in a graph"},
     {"synchronize", wait_for_device, "waiting for the device cannot be captured in a graph"},
+    {"event", record_event, "recording an event cannot be captured in a graph"},
     {"copy in", copy_in, "copying from the host to the device cannot be captured in a graph"},
     {"first use", use_first, "the first use of a tensor that was made before the capture cannot be captured"},
     {"random values", draw_values, "shard_nn_init_uniform cannot be captured in a graph"},
@@ -220,7 +227,8 @@ START_TEST(refuses_steps_apart)
     check_ok(shard_step(t.optimizer));
     for (int i = 0; i < 2; i++) { /* a refused replay counts nothing */
         ck_assert_int_eq(shard_graph_replay(graph), SHARD_ERROR_ARGUMENT);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_graph_replay: \"*\" is at step 3 and \"*\" at step 4, which were at the same one*");
+        check_error(SHARD_ERROR_ARGUMENT,
+                    "shard_graph_replay: \"*\" is at step 3 and \"*\" at step 4, which were at the same one*");
     }
     shard_graph_destroy(graph);
     shard_release(t.loss);

@@ -509,8 +509,8 @@ static void refuses(shard_group *world, void *context)
         check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction with a margin or normalized rows; leave it out*");
         ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample_correction = correction));
         check_error(SHARD_ERROR_ARGUMENT, "*shard_cross_entropy: a sample's correction without a sample*");
-        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction,
-                                               .logit_scale = 2));
+        ck_assert_ptr_null(
+            shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction, .logit_scale = 2));
         check_error(SHARD_ERROR_UNSUPPORTED, "*a sample's correction with logit_scale 2 and soft_cap 0; 1 and 0 are needed*");
         ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction,
                                                .margin = SHARD_MARGIN(.m2 = 0.3)));

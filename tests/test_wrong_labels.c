@@ -301,10 +301,37 @@ START_TEST(test_every_function_fails)
 }
 END_TEST
 
+static void check_other_device(const char *what, const void *made)
+{
+    ck_assert_msg(!made, "%s", what);
+    check_error(SHARD_ERROR_SHAPE, "*labels are on cpu, logits on *; one device is needed (shard_to_device)");
+}
+
+/* A kernel would read the address of the other device. */
+START_TEST(test_labels_of_another_device)
+{
+    int64_t label[] = {3, 0};
+    if (shard_device_open(NULL)->ops->host_memory) /* there is one device */
+        return;
+    SHARD_SCOPE
+    {
+        shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(2), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+        shard_tensor *x = shard_ones(SHARD_SHAPE(2, 4)), *weight = shard_ones(SHARD_SHAPE(5, 4)),
+                     *logits = shard_linear(x, weight, NULL);
+        check_other_device("cross_entropy", shard_cross_entropy(logits, labels));
+        check_other_device("linear_cross_entropy", shard_linear_cross_entropy(x, weight, NULL, labels));
+        check_other_device("forward", shard_linear_cross_entropy_forward(x, weight, NULL, labels, NULL));
+        check_other_device("label_rank", shard_label_rank(logits, labels, -100));
+        check_other_device("margin_logits", shard_margin_logits(logits, labels, .m2 = 0.3));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("wrong labels");
     TCase *tcase = test_case(suite, "wrong labels");
     tcase_add_loop_test(tcase, test_every_function_fails, 0, 3);
+    tcase_add_test(tcase, test_labels_of_another_device);
     return test_run(suite);
 }

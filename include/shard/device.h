@@ -74,7 +74,8 @@ SHARD_API SHARD_CHECKED shard_status shard_memory_report(const shard_device *dev
 SHARD_API void shard_reset_peak_memory(shard_device *device);
 
 /* Returns the pool's free memory to the system, as torch.cuda.empty_cache. Waits for the device; an error is the
- * thread's, as of shard_synchronize. Not collective. */
+ * thread's. Wrong labels and indices that kernels have found stay for the next call that reports them, as
+ * shard_synchronize. Not collective. */
 SHARD_API void shard_trim_memory(shard_device *device);
 
 /* Host memory that the device copies from without making the host wait: pinned memory, for batches that are loaded

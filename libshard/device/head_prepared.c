@@ -443,12 +443,8 @@ static shard_status give_runs(void *context, shard_device *device, int64_t first
 static shard_status give_bias(chunks *c, const shard_head_gradient *to)
 {
     const shard_head *h = c->h;
-    const shard_device_ops *ops = c->device->ops;
-    size_t bytes = (size_t)h->weight_rows * shard_dtype_size(h->weight_dtype);
-    const shard_axis axis = {.outer = 1, .size = h->weight_rows, .inner = 1};
-    if (!to->accumulate_bias && bytes)
-        SHARD_TRY(ops->zero(c->device, to->bias, bytes));
-    return ops->add_at(c->device, &axis, h->loss.cols, 0, -1, h->list, 1, c->bias, to->bias, h->weight_dtype);
+    return c->device->ops->embedding_backward(c->device, h->loss.cols, 1, 0, h->weight_rows, h->list, c->bias, false,
+                                              to->accumulate_bias, to->bias, h->weight_dtype);
 }
 
 static shard_status gradient_of_chunks(chunks *c, const shard_head_rows *rows, const shard_head_gradient *to)

@@ -327,6 +327,6 @@ shard_tensor *shard_class_rows_add_picked(const shard_class_rows *rows)
     void *memory = logit ? shard_tensor_memory(logit) : NULL;
     if (!memory)
         return NULL;
-    return shard_result(logit, SHARD_RUN(logit, sum_rows, rows->members, rows->stride, 0, rows->part, SHARD_FLOAT64, false, memory,
-                                         SHARD_FLOAT64));
+    return shard_result(logit, SHARD_RUN(logit, sum_rows, rows->members, rows->stride, 0, rows->part, SHARD_FLOAT64, false,
+                                         memory, SHARD_FLOAT64));
 }

@@ -174,9 +174,11 @@ static bool check_probabilities(const loss_call *call)
 {
     const shard_tensor *logits = call->rows.logits, *target = call->target;
     if (target->shape.ndim == logits->shape.ndim - 1) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a target of shape %s and dtype %s for logits of shape %s; labels must be int64: "
-                    "shard_cast(target, SHARD_INT64)", call->rows.function, shard_shape_text(&target->shape),
-                    shard_dtype_name(target->dtype), shard_shape_text(&logits->shape));
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: a target of shape %s and dtype %s for logits of shape %s; labels must be int64: "
+                    "shard_cast(target, SHARD_INT64)",
+                    call->rows.function, shard_shape_text(&target->shape), shard_dtype_name(target->dtype),
+                    shard_shape_text(&logits->shape));
         return false;
     }
     if (!check_constant(call, call->target, "probabilities"))
@@ -224,7 +226,8 @@ static bool check_logits_options(const loss_call *call, const shard_cross_entrop
     else if (options->margin && options->soft_cap != 0.0)
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", function, options->soft_cap);
     else if (options->margin && call->ranked)
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a label rank with a margin; shard_label_rank counts it of the cosines", function);
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a label rank with a margin; shard_label_rank counts it of the cosines",
+                    function);
     else if (options->sample && !call->rows.labels)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: a sample of classes with probabilities; labels are needed", function);
     else if (options->sample && call->ranked)
@@ -285,13 +288,14 @@ static shard_status sample_classes(loss_call *call, bool ready, const shard_cros
 {
     shard_sampled sampled = {.count = 0};
     shard_tensor *correction = options->sample_correction, *all = call->weight;
-    SHARD_TRY(shard_sampled_open(&call->rows, ready, options->sample, correction, options->label_smoothing, &sampled, &call->shape));
+    SHARD_TRY(
+        shard_sampled_open(&call->rows, ready, options->sample, correction, options->label_smoothing, &sampled, &call->shape));
     call->target = sampled.target;
     call->weight = shard_sampled_pick(&sampled, all);
     call->logits = shard_sampled_columns(&sampled, call->rows.logits);
     if (correction && call->logits)
-        call->logits = shard_add(call->logits,
-                                 shard_cast(shard_to_device(correction, shard_device_of(call->logits)), call->logits->dtype));
+        call->logits =
+            shard_add(call->logits, shard_cast(shard_to_device(correction, shard_device_of(call->logits)), call->logits->dtype));
     return !call->logits || (all && !call->weight) ? shard_class_rows_gather(&call->rows, false) : SHARD_OK;
 }
 
@@ -369,9 +373,10 @@ static uint64_t hash_options(const loss_call *call, const shard_cross_entropy_op
     if (!options->margin)
         return hash;
     SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, m, options->margin);
-    const shard_label_margins margins = {.margin = {.scale = m.scale, .m1 = m.m1, .m2 = m.m2, .m3 = m.m3, .rule = (int64_t)m.rule},
-                                         .row_m2 = m.row_m2,
-                                         .row_m3 = m.row_m3};
+    const shard_label_margins margins = {
+        .margin = {.scale = m.scale, .m1 = m.m1, .m2 = m.m2, .m3 = m.m3, .rule = (int64_t)m.rule},
+        .row_m2 = m.row_m2,
+        .row_m3 = m.row_m3};
     return m_ok ? shard_label_margins_hash(hash, false, &margins) : hash;
 }
 

@@ -44,9 +44,9 @@ typedef struct head_call {
     shard_dtype stash_dtype;
     shard_margin_logits_options margin;
     shard_label_margins margins;
-    shard_tensor *sums;              /* SUMS above */
-    shard_tensor *stash;             /* shard_head.stash; NULL: none */
-    bool ranked;                     /* the labels' ranks are requested */
+    shard_tensor *sums;  /* SUMS above */
+    shard_tensor *stash; /* shard_head.stash; NULL: none */
+    bool ranked;         /* the labels' ranks are requested */
     shard_tensor *rank;
 } head_call;
 

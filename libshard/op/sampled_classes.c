@@ -308,7 +308,8 @@ static shard_status columns_backward(shard_node *node, shard_tensor *dy, shard_t
     void *memory[5];
     if (!some || !all || !shard_load(SHARD_INPUTS(dy, list, some, all, dx[0]), memory))
         return shard_last_status();
-    SHARD_TRY(SHARD_RUN(dy, permute, 2, ((const int64_t[]){rows, count}), ((const int[]){1, 0}), memory[0], memory[2], dy->dtype));
+    SHARD_TRY(
+        SHARD_RUN(dy, permute, 2, ((const int64_t[]){rows, count}), ((const int[]){1, 0}), memory[0], memory[2], dy->dtype));
     SHARD_TRY(SHARD_RUN(dy, embedding_backward, count, rows, 0, cols, memory[1], memory[2], false, false, memory[3], dy->dtype));
     return SHARD_RUN(dy, permute, 2, ((const int64_t[]){cols, rows}), ((const int[]){1, 0}), memory[3], memory[4], dy->dtype);
 }

@@ -54,6 +54,11 @@ static shard_status open_stream(shard_device *device)
 static shard_status make_room(shard_device *device)
 {
     device->ops->trim(device);
+    if (nccl.device) { /* sums of 16-bit types release their memory on a stream of their own */
+        pthread_mutex_lock(&nccl.lock);
+        nccl.side.ops->trim(&nccl.side);
+        pthread_mutex_unlock(&nccl.lock);
+    }
     return shard_last_status();
 }
 

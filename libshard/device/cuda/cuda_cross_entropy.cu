@@ -128,8 +128,8 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
                     int64_t rest = left - first[k];
                     int these = rest < 0 ? 0 : rest < SIZE ? (int)rest : SIZE;
 #pragma unroll
-                    for (int j = 0; j < SIZE; j++)
-                        ahead += comes_before(value[k * SIZE + j], own, j < these);
+                    for (int j = 0; j < SIZE; j++) /* the target's own logit may come from another product, of other last bits */
+                        ahead += rest != j && comes_before(value[k * SIZE + j], own, j < these);
                 }
 #pragma unroll
                 for (int k = 0; k < (TARGETS == MAPPED ? COUNT * SIZE : 0); k++)
@@ -151,7 +151,7 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
             [&](int64_t i) {
                 R value[1] = {to_real(x[i])};
                 if (RANKED)
-                    ahead += comes_before(value[0], own, i < left);
+                    ahead += i != left && comes_before(value[0], own, i < left);
                 if (TARGETS == MAPPED)
                     value[0] = l.mapped(value[0]);
                 e.add(value);

@@ -137,6 +137,14 @@ static shard_status wait_event(const shard_cuda *cuda, cudaEvent_t event)
     return cuda->watch ? poll(cuda, NULL, event) : SHARD_CUDA(cudaEventSynchronize(event));
 }
 
+/* As wait_stream, and the host has synchronized: only then does the pool count what was released on the stream as free, and
+ * gives it back (cudaMemPoolTrimTo). */
+static shard_status settle_stream(const shard_cuda *cuda)
+{
+    SHARD_TRY(wait_stream(cuda, cuda->stream));
+    return cuda->watch ? SHARD_CUDA(cudaStreamSynchronize(cuda->stream)) : SHARD_OK; /* the stream is empty: no wait */
+}
+
 shard_status shard_cuda_wait(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
@@ -152,7 +160,7 @@ bool shard_cuda_make_room(shard_device *device)
     cudaGetLastError(); /* the failed call's */
     if (SHARD_CUDA(cudaStreamIsCapturing(cuda->stream, &capture)) != SHARD_OK || capture != cudaStreamCaptureStatusNone)
         return false;
-    return wait_stream(cuda, cuda->stream) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK &&
+    return settle_stream(cuda) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK &&
            SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal)) == SHARD_OK;
 }
 
@@ -163,7 +171,7 @@ void shard_cuda_trim(shard_device *device)
     shard_cuda *cuda = shard_cuda_of(device);
     if (shard_cuda_refuse_in_capture(cuda, "returning memory to the driver") != SHARD_OK)
         return;
-    wait_stream(cuda, cuda->stream); /* the result is ignored: only memory that is not in use is freed */
+    settle_stream(cuda); /* the result is ignored: only memory that is not in use is freed */
     SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
     SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
 }
@@ -205,16 +213,18 @@ void *shard_cuda_event_create(shard_device *device)
 
 shard_status shard_cuda_event_record(shard_device *device, void *event)
 {
-    const shard_cuda *cuda = shard_cuda_of(device);
+    shard_cuda *cuda = shard_cuda_of(device);
     const mark *both = (const mark *)event;
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "recording an event"));
     SHARD_CUDA_TRY(cudaEventRecord(both->copied, cuda->copies));
     return SHARD_CUDA(cudaEventRecord(both->computed, cuda->stream));
 }
 
 shard_status shard_cuda_event_synchronize(shard_device *device, void *event)
 {
-    const shard_cuda *cuda = shard_cuda_of(device);
+    shard_cuda *cuda = shard_cuda_of(device);
     const mark *both = (const mark *)event;
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "waiting for an event"));
     SHARD_TRY(wait_event(cuda, both->copied));
     SHARD_TRY(wait_event(cuda, both->computed));
     return shard_cuda_report(device);
@@ -222,12 +232,25 @@ shard_status shard_cuda_event_synchronize(shard_device *device, void *event)
 
 /* ---- copies ---- */
 
+/* Of copies of memory that is not pinned, those of more bytes may wait for the stream inside of CUDA ("API synchronization
+ * behavior" of the runtime's manual). */
+enum { STAGED_BYTES = 64 << 10 };
+
+static bool is_pinned(const void *memory)
+{
+    struct cudaPointerAttributes attributes = {.type = cudaMemoryTypeUnregistered};
+    return SHARD_CUDA(cudaPointerGetAttributes(&attributes, memory)) == SHARD_OK && attributes.type != cudaMemoryTypeUnregistered;
+}
+
 shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from_host, size_t bytes)
 {
+    shard_cuda *cuda = shard_cuda_of(device);
     if (bytes == 0)
         return SHARD_OK;
-    SHARD_TRY(shard_cuda_refuse_in_capture(shard_cuda_of(device), "copying from the host to the device"));
-    return SHARD_CUDA(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, shard_cuda_of(device)->stream));
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "copying from the host to the device"));
+    if (cuda->watch && bytes > STAGED_BYTES && !is_pinned(from_host)) /* that wait would be unwatched */
+        SHARD_TRY(wait_stream(cuda, cuda->stream));
+    return SHARD_CUDA(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, cuda->stream));
 }
 
 shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void *from, size_t bytes)

@@ -135,12 +135,14 @@ static void make_free(Arena &arena, std::map<char *, Block>::iterator block)
     join(arena, block);
 }
 
-/* Blocks whose stream has got to their end are free for all. */
+/* Blocks whose stream has got to their end are free for all; those of a pool count as free, as CUDA's, once the host has
+ * synchronized with that. */
 static void sweep(Arena &arena)
 {
     arena.freed.remove_if([&](char *memory) {
         auto block = arena.blocks.find(memory);
-        if (!block->second.freed.passed())
+        const Place &freed = block->second.freed;
+        if (!freed.passed() || (block->second.pooled && !freed.seen()))
             return false;
         block->second.freed = Place();
         make_free(arena, block);
@@ -184,7 +186,8 @@ static std::map<char *, Block>::iterator best_fit(Arena &arena, size_t size, con
     auto best = arena.blocks.end();
     for (auto block = arena.blocks.begin(); block != arena.blocks.end(); ++block) {
         const Block &b = block->second;
-        bool reusable = b.kind == FREE || (b.kind == FREED && stream && b.freed.stream == stream && b.size < 2 * size);
+        bool mine = stream && b.freed.stream == stream;
+        bool reusable = b.kind == FREE || (b.kind == FREED && (mine || (stream && b.freed.passed())) && b.size < 2 * size);
         if (reusable && b.pooled == pooled && b.size >= size && (best == arena.blocks.end() || b.size < best->second.size))
             best = block;
     }

@@ -97,7 +97,7 @@ static cudaError_t copy(const char *what, Rows to, Rows from, enum cudaMemcpyKin
             copy_rows(to, from);
         });
         if (error == cudaSuccess && (waits || !to.reached()))
-            run_up_to(end_of(stream));
+            waits ? synchronize(end_of(stream)) : run_up_to(end_of(stream));
         return error;
     });
 }

@@ -93,12 +93,14 @@ struct Place {
     std::shared_ptr<Stream> stream;
     uint64_t number = 0;
     bool passed() const;
+    bool seen() const; /* the host has synchronized with it */
 };
 /* The stream of a handle, NULL if it is none; where its queue ends now. */
 std::shared_ptr<Stream> find_stream(cudaStream_t handle);
 int device_of(const Stream &stream);
 Place end_of(const std::shared_ptr<Stream> &stream);
 void run_up_to(const Place &place);
+void synchronize(const Place &place); /* runs up to it, and the host has seen it */
 void run_device(int device);
 /* An error while a stream is being captured that such a call would disturb; the captures are then spoilt. */
 cudaError_t refuse_in_capture(const std::shared_ptr<Stream> &stream = nullptr);

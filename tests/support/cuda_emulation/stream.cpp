@@ -48,6 +48,11 @@ bool Place::passed() const
     return !stream || stream->done >= number;
 }
 
+bool Place::seen() const
+{
+    return !stream || stream->seen >= number;
+}
+
 Place end_of(const std::shared_ptr<Stream> &stream)
 {
     return {stream, stream->queued};
@@ -141,11 +146,18 @@ void run_up_to(const Place &place)
     keep_to_thresholds();
 }
 
+void synchronize(const Place &place)
+{
+    run_up_to(place);
+    if (place.passed() && place.stream->seen < place.number)
+        place.stream->seen = place.number;
+}
+
 void run_device(int device)
 {
     for (auto &stream : all_streams())
         if (stream->device == device)
-            run_up_to(end_of(stream));
+            synchronize(end_of(stream));
 }
 
 /* Runs everything after a moment without calls, while work that waits for other processes is queued. */
@@ -309,7 +321,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     return with_stream(handle, [](auto &stream) {
         if (stream->blocking && stream->queue.empty())
             order_with_default(stream);
-        run_up_to(end_of(stream));
+        synchronize(end_of(stream));
         return cudaSuccess;
     });
 }
@@ -440,7 +452,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
         if (event->capture.lock())
             return cudaErrorCapturedEvent;
         if (event->recorded)
-            run_up_to(*event->recorded);
+            synchronize(*event->recorded);
         return cudaSuccess;
     });
 }

@@ -49,6 +49,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     bool running = false;
     std::deque<Work> queue;
     uint64_t queued = 0, done = 0; /* pieces of work since the beginning */
+    uint64_t seen = 0;             /* those that the host has synchronized with */
     uint64_t last_call = 0;        /* grows over all streams */
     std::shared_ptr<Capture> capture;
     size_t captured = 0; /* of the capture's work: up to this stream's last */
