@@ -418,14 +418,14 @@ static int64_t count_larger(const problem *p, const part *a, int64_t row, double
 }
 
 /* A head's logit of the target comes from another product, whose last bit may differ: the target does not precede itself. */
-static void check_other_logit(shard_device *device, const problem *p, const part *a, const double *logit, double *stats,
+static void check_other_logit(shard_device *device, const problem *p, const part *a, const double *logit, double *found,
                               int64_t *ahead)
 {
     double *lower = array_new(p->rows, SHARD_FLOAT64);
     for (int64_t row = 0; row < p->rows; row++)
         lower[row] =
             p->dtype == SHARD_FLOAT64 ? nextafter(logit[row], -INFINITY) : (double)nextafterf((float)logit[row], -INFINITY);
-    RUN(device, cross_entropy_stats, &a->shape, a->x, p->target, NULL, a->weight, stats, lower, ahead, p->dtype);
+    RUN(device, cross_entropy_stats, &a->shape, a->x, p->target, NULL, a->weight, found, lower, ahead, p->dtype);
     for (int64_t row = 0; row < p->rows; row++)
         if (!isnan(logit[row]))
             ck_assert_int_eq(ahead[row], count_larger(p, a, row, lower[row]));
@@ -555,7 +555,7 @@ static void check_join(shard_device *device, int64_t rows, bool mean, const doub
             b += one[SHARD_CE_B];
             weight += target ? one[SHARD_CE_WEIGHT] : 0;
         }
-        weights += r * (target ? weight : 1);
+        weights += ignored ? 0 : r * (target ? weight : 1);
         long double lse = logl(exponentials), loss = ignored ? 0 : r * (b * lse - a + shape.z_loss * lse * lse);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_LSE * rows + row], lse, 1e-14L, "lse", row);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_SLOPE * rows + row], b + 2 * shape.z_loss * lse, 1e-14L, "slope", row);

@@ -369,7 +369,9 @@ static void other_z_loss(trouble *t)
 
 static void other_margin(trouble *t)
 {
-    t->options.margin = t->rank == 1 ? SHARD_MARGIN(.m2 = 0.3) : &margin;
+    static shard_margin_logits_options other = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
+    other.m2 = 0.3;
+    t->options.margin = t->rank == 1 ? &other : &margin;
 }
 
 static void margin_on_one(trouble *t)
