@@ -17,9 +17,11 @@ typedef struct job {
     int calls;
 } job;
 
+/* The launcher's process number keeps the files of another job apart, which may have been killed. On several hosts the job needs a
+ * number of another source. */
 static void name_file(char name[64], int call, int rank)
 {
-    snprintf(name, 64, "exchange.%d.%d", call, rank);
+    snprintf(name, 64, "exchange.%d.%d.%d", (int)getppid(), call, rank);
 }
 
 static shard_status exchange(void *context, const int *ranks, int count, const void *send, void *receive, size_t bytes)
@@ -43,7 +45,7 @@ static shard_status exchange(void *context, const int *ranks, int count, const v
         if (!whole)
             return shard_error(SHARD_ERROR_IO, "%s is too short", name);
     }
-    name_file(ready, j->calls++ - 1, j->rank); /* every rank has read the one before */
+    name_file(ready, j->calls++ - 1, j->rank); /* every rank has read the one before; the last one stays */
     unlink(ready);
     return SHARD_OK;
 }

@@ -17,7 +17,7 @@ SHARD_BEGIN_C
  * the groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
 SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
 
-/* As shard_backward for any tensor, with the gradient with respect to it, of its shape; as torch.autograd.backward. */
+/* As shard_backward for any tensor, with the gradient with respect to it, of its shape and dtype (SHAPE); as torch.autograd.backward. */
 SHARD_API SHARD_CHECKED shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 
 /* Clears a leaf's gradient; its memory may be kept for the next one. */

@@ -2,7 +2,9 @@
  * shard/comm.h: groups of ranks that communicate.
  *
  * A group is made by a mesh (shard/distributed.h), shard_group_create or shard_group_split. It numbers its ranks from
- * 0, in the world's order; shard_group_world_rank gives the world's number.
+ * 0, in the world's order; shard_group_world_rank gives the world's number. A NULL group is the group of this rank alone, in all
+ * functions but those that make groups of it (shard_group_create, shard_group_split) or name its replicas
+ * (shard_group_set_replicas), where it is an error (ARGUMENT).
  *
  * Before each collective the group's ranks compare the call: the public function, sizes and settings (for
  * shard_step: learning rate, optimizer, clip value). A difference (MISMATCH), a failed rank (PEER) or a rank

@@ -11,8 +11,9 @@ SHARD_BEGIN_C
  * the epoch only; step s takes positions s * batch on, divided in order and as evenly as possible over the ranks of a
  * group. So a step has the same samples on any number of ranks, and a run resumes from two numbers, epoch and step.
  *
- * With shard_mesh_data_group the ranks of one model group see the same samples, and model groups different ones; with the
- * world each rank sees its own. As PyTorch's DistributedSampler, and the DistributedGroupSampler that TorchShard names.
+ * The group has all ranks over which samples differ. With shard_mesh_data_group the ranks of one model group see the same
+ * samples, and model groups different ones; with the world each rank sees its own. On a mesh of the axes data, rows and model
+ * it is shard_mesh_replica_group(mesh, "model"): shard_mesh_data_group would give the ranks along rows the same samples. As PyTorch's DistributedSampler, and the DistributedGroupSampler that TorchShard names.
  */
 typedef struct shard_group_sampler shard_group_sampler;
 

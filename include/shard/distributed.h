@@ -29,19 +29,21 @@ typedef struct shard_init_options {
 #define SHARD_INIT_OPTIONS_INIT {SHARD_INIT_OPTIONS_VALUES}
 
 /* Joins ranks that any launcher started, in place of shard_init: the caller's exchange (over torch's store, sockets, files)
- * connects them. Ranks on one host take shared memory, and the exchange is called a few times in this function alone. For
- * ranks on several hosts every collective goes through the exchange, until shard_finalize; an MPI is faster.
- * SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
+ * connects them. Ranks that can share memory do, and the exchange is called a few times in this function alone. For
+ * ranks on several hosts, and those of other users or namespaces on one, every collective goes through the exchange, until
+ * shard_finalize, also those of groups; an MPI is faster. An exchange sends no abort notice (docs/errors.md): a failed rank is
+ * found when the exchange fails, or at the deadline. SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
  *
  * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
- * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again. NULL options:
+ * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again; context must stay until a
+ * call that timed out returns, also after shard_finalize. NULL options:
  * one rank. Collective over all ranks. As torch.distributed.init_process_group with a store. */
 SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *options);
 
 /* Leaves the job. Prints the thread's error, if there is one (an error that all ranks have is printed by rank 0 alone),
  * sends it to the other ranks, and returns 1, else 0: `return shard_finalize();`. Waits for the GPU if one was opened, so
- * that its errors count, and for the other ranks, with the deadline SHARD_TIMEOUT: PEER and TIMEOUT name a rank that dies or
+ * that its errors count, and, but over an exchange of shard_init_with, for the other ranks, with the deadline SHARD_TIMEOUT: PEER and TIMEOUT name a rank that dies or
  * does not come (docs/errors.md). Groups are not used
  * afterwards; a kept pointer to the world is a group of this rank alone. A second call does nothing. A rank that
  * ends by exit without this call is an error of the job. */
@@ -91,7 +93,7 @@ SHARD_API shard_group *shard_mesh_group(const shard_mesh *mesh, const char *axis
 /* The ranks with this rank's coordinate along the axis: the replicas of what is split over it. Belongs to the mesh. NULL
  * with the error set (ARGUMENT) where the mesh has no such axis. */
 SHARD_API shard_group *shard_mesh_replica_group(const shard_mesh *mesh, const char *axis);
-/* This rank's place along the axis, from 0 on; as DeviceMesh.get_local_rank. -1 with the error set (ARGUMENT) where the
+/* This rank's coordinate along the axis, from 0 on; as DeviceMesh.get_local_rank. -1 with the error set (ARGUMENT) where the
  * mesh has no such axis. */
 SHARD_API int shard_mesh_coordinate(const shard_mesh *mesh, const char *axis);
 
@@ -141,8 +143,8 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 
 /* ---- collectives on tensors in place, without gradients; collective over group ---- */
 
-/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root`; as torch.distributed.all_reduce and
- * broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group, and over groups whose ranks are all
+/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of the
+ * world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group, and over groups whose ranks are all
  * in it. */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);

@@ -10,7 +10,8 @@
  *   - shard_to_dlpack: values are there for work on that stream. The deleter releases the memory in the order of the stream
  *     that is in use then: the consumer's work on the memory is on it, or ordered before it.
  *   - shard_from_dlpack: the producer's work on the memory is on that stream, or ordered before it:
- *     tensor.__dlpack__(stream=number) in Python. The deleter is called after the operations on the memory are done.
+ *     tensor.__dlpack__(stream=number, max_version=(1, 1)) in Python, whose capsule is named dltensor_versioned; without
+ *     max_version it has another struct, the older DLManagedTensor. The deleter is called after the operations on the memory are done.
  * To write __dlpack__(stream) for a consumer's stream: shard_device_use_stream(device, stream), then the stream before it
  * again. Each of the two streams then waits for the work on the other so far.
  */
@@ -93,7 +94,8 @@ typedef struct DLManagedTensorVersioned {
  * collective. As tensor.__dlpack__(max_version=(1, 1)). */
 SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
 
-/* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released; after an
+/* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released, or a parameter on it
+ * moves (shard_data_parallel_create, shard_zero_optimizer), after which training no longer writes to the memory; after an
  * error it is not called, and the caller still owns `managed`. NULL with the error set: UNSUPPORTED, another major
  * version than 1, memory that is neither the host's nor a GPU's or is read-only, a dtype that there is not here, gaps between
  * elements; UNAVAILABLE, a GPU that cannot be opened; ARGUMENT, memory that is not aligned to the dtype's size. Not collective.

@@ -17,7 +17,7 @@ typedef enum shard_reduction {
     SHARD_REDUCTION_MEAN = 0,
     SHARD_REDUCTION_SUM,
     SHARD_REDUCTION_NONE,
-    SHARD_REDUCTION_BATCH_MEAN, /* the sum divided by the number of rows; of shard_binary_cross_entropy_with_logits alone */
+    SHARD_REDUCTION_BATCH_MEAN, /* the sum divided by the number of rows; of the binary cross-entropies alone */
 } shard_reduction;
 
 typedef struct shard_margin_logits_options shard_margin_logits_options;

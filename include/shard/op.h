@@ -133,7 +133,7 @@ SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
  * UNSUPPORTED, another placement. */
 SHARD_API shard_tensor *shard_prelu(shard_tensor *x, shard_tensor *weight);
 /* a + b, a - b, a * b, a / b, a^exponent, and the smaller and larger one of each pair; as torch.add and so on.
- * Operands are broadcast as in PyTorch: shapes are compared from the last dimension on, and a size that is 1 or missing
+ * Operands are expanded to one shape, as PyTorch broadcasts: shapes are compared from the last dimension on, and a size that is 1 or missing
  * is repeated ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of a repeated operand is
  * the sum over the dimensions that it is repeated along, in float32 or wider.
  * Placement: a split operand goes with one that is split in the same way, or with a local one that is repeated
@@ -148,7 +148,7 @@ SHARD_API shard_tensor *shard_pow(shard_tensor *a, shard_tensor *exponent);
 SHARD_API shard_tensor *shard_minimum(shard_tensor *a, shard_tensor *b);
 SHARD_API shard_tensor *shard_maximum(shard_tensor *a, shard_tensor *b);
 /* 1 where a == b (!=, <, <=, >, >=), else 0, as torch.eq and so on. The result is uint8, as there is no bool dtype.
- * Operands have one dtype, any, and are broadcast and placed as above. A comparison with NaN gives 0, shard_ne
+ * Operands have one dtype, any, and are expanded and placed as above. A comparison with NaN gives 0, shard_ne
  * gives 1. No gradient. */
 SHARD_API shard_tensor *shard_eq(shard_tensor *a, shard_tensor *b);
 SHARD_API shard_tensor *shard_ne(shard_tensor *a, shard_tensor *b);

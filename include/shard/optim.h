@@ -5,7 +5,7 @@
  *
  *   groups (shard_init, the mesh) outlive everything that is placed on them;
  *   a module is split, converted and frozen before the optimizer is made of its parameters;
- *   state dicts are made when memory does not move any more: after shard_data_parallel_create, shard_zero_optimizer and
+ *   state dicts of optimizers and averages are made when memory does not move any more: after shard_data_parallel_create, shard_zero_optimizer and
  *   shard_optimizer_add_param_group;
  *   shard_load comes after the state dicts, then the sampler's seek and the random state.
  *
@@ -359,7 +359,8 @@ SHARD_API void shard_ema_destroy(shard_ema *ema);
 SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
- * workspace. If a rank fails, all do, and the parameters are unchanged on each. Collective over the world. */
+ * workspace. Lists of shard_ema_state_dict have the parameters in between, and none can be made then (ARGUMENT): a checkpoint of
+ * the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).

@@ -70,7 +70,7 @@ typedef struct shard_data_parallel_options {
  * A parameter belongs to one engine. If an earlier call or shard_zero_optimizer has taken it, this is another
  * handle on that engine, which lives until its last handle and the last optimizer that steps its ranges are destroyed.
  * Errors: ARGUMENT, a .stage of 1 or more that differs from that of such a parameter; from stage 1 on, a parameter that has a
- * gradient: make the call before backward or after shard_step. Make state dicts after this call: shard_step refuses an
+ * gradient: make the call before backward or after shard_step. Make optimizers' state dicts after it: shard_step refuses an
  * optimizer whose state is in an earlier one (ARGUMENT).
  *
  * The list is borrowed, and may be destroyed. Destroy the object before the parameters' groups; the parameters keep their

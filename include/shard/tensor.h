@@ -131,7 +131,9 @@ typedef void shard_release_memory(void *context);
  * where device is a GPU. The memory must stay until release(context), which is called when the last tensor on it is
  * released and the device has done what was queued; after an error it is not called. NULL for release: nothing is
  * called, and the memory stays longer than all tensors on it. It is not in the memory statistics. NULL for device:
- * shard_device_open(NULL). NULL with the error set (ARGUMENT). As torch.from_blob. Not collective. */
+ * shard_device_open(NULL). A parameter that moves (shard_data_parallel_create, shard_zero_optimizer) leaves this memory: training
+ * no longer writes to it, and release is called. NULL with the error set: ARGUMENT, memory that is not aligned; SHAPE; MEMORY;
+ * UNAVAILABLE, the device. As torch.from_blob. Not collective. */
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
@@ -190,7 +192,8 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
  *     shard_range range = shard_split_range(out, size, rank);
  *     shard_as_split(shard_uniform(SHARD_SHAPE(range.size, in), low, high), 0, group, range.start, out)
  * If group is a mesh's model group, the tensor is replicated over the data group (shard_tensor_replica_group). Errors:
- * ARGUMENT, a tensor that requires a gradient; SHAPE, a range outside of whole. Not collective. */
+ * ARGUMENT, a tensor that requires a gradient; SHAPE, a range outside of whole. A tensor whose values were not needed yet is not
+ * shared: the result makes its own. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
 /* A view of the tensor with another placement: that of another tensor (shard_tensor_placement), split, PARTIAL, or
@@ -300,6 +303,7 @@ SHARD_API shard_tensors *shard_tensors_subset(const shard_tensors *list, const c
  * Errors: ARGUMENT, a name that is not in the list, or a new name that another tensor has. */
 SHARD_API SHARD_CHECKED shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to);
 SHARD_API SHARD_CHECKED shard_status shard_tensors_remove(shard_tensors *list, const char *name);
+/* Names and tensors are the list's: they are not released. */
 SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
 SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);
 SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);

@@ -111,11 +111,15 @@ shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler)
 shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *loss)
 {
     if (!scaler || !loss)
-        return loss;
+        return loss ? shard_reshape(loss, loss->shape) : NULL; /* a tensor of its own, which the caller may release */
     if (shard_graph_refuse("a gradient scaler, whose scale and decision to skip a step are the host's,") != SHARD_OK)
         return NULL;
-    bool narrow = shard_dtype_size(loss->dtype) == 2;
-    return shard_scale(narrow ? shard_cast(loss, SHARD_FLOAT32) : loss, shard_grad_scaler_get_scale(scaler));
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *wide = shard_dtype_size(loss->dtype) == 2 ? shard_cast(loss, SHARD_FLOAT32) : loss;
+    shard_tensor *scaled = shard_scope_hand_out(shard_scale(wide, shard_grad_scaler_get_scale(scaler)), &scope);
+    shard_scope_close(&scope);
+    return scaled;
 }
 
 /* ---- gradients ---- */

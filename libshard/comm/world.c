@@ -31,7 +31,7 @@ static shard_status check_world(const shard_group *world)
             return shard_error(SHARD_ERROR_UNAVAILABLE,
                                "%s says that %" PRId64
                                " ranks were started, but nothing connects them (transport %s sees a world of 1): "
-                               "start them with shardrun, or with the mpirun of an MPI that libshard has a module for",
+                               "start them with shardrun, or with the mpirun of an MPI that libshard has a plugin for",
                                variables[i], ranks, world->transport->name);
     }
     return SHARD_OK;

@@ -133,10 +133,14 @@ static shard_status check_value(const shard_module *module, const char *name, co
     return SHARD_OK;
 }
 
-static void take_value(shard_tensor *tensor, bool is_parameter)
+/* A tensor of the caller's values has no leaf yet. */
+static shard_status take_value(shard_tensor *tensor, bool is_parameter)
 {
+    if (is_parameter && !shard_make_leaf(tensor))
+        return shard_last_status();
     tensor->requires_grad = is_parameter;
     shard_storage_become(tensor->storage, SHARD_MEMORY_PARAMETERS);
+    return SHARD_OK;
 }
 
 static shard_status add_value(shard_module *module, const char *name, shard_tensor *tensor, bool is_parameter)
@@ -148,9 +152,10 @@ static shard_status add_value(shard_module *module, const char *name, shard_tens
     SHARD_TRY(check_value(module, name, tensor, is_parameter));
     SHARD_TRY(shard_grow(&module->values, &module->value_capacity, module->value_count + 1, sizeof *module->values));
     char *copy = shard_strdup(name);
-    if (!copy)
+    if (!copy || take_value(tensor, is_parameter) != SHARD_OK) {
+        free(copy);
         return shard_last_status();
-    take_value(tensor, is_parameter);
+    }
     module->values[module->value_count++] = (named_value){copy, shard_tensor_ref(tensor), is_parameter};
     return SHARD_OK;
 }
@@ -181,7 +186,7 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
                                shard_dtype_name(old->dtype), shard_shape_text(&old->shape), shard_placement_text(&old->placement),
                                shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape),
                                shard_placement_text(&tensor->placement));
-        take_value(tensor, true);
+        SHARD_TRY(take_value(tensor, true));
         shard_tensor_ref(tensor);
         shard_tensor_unref(value->tensor);
         value->tensor = tensor;

@@ -244,10 +244,12 @@ static shard_tensor *apply(shard_custom_op *op, int inputs, shard_tensor *const 
 shard_tensor *shard_custom_op_apply_with(const shard_custom_op_type *type, void *context, int inputs, shard_tensor *const *input)
 {
     static const char function[] = "shard_custom_op_apply";
-    if (!type || !type->name || !type->forward) /* without a type the context cannot be freed */
-        return shard_null_argument(function, !type ? "type" : !type->name ? "type->name" : "type->forward"), NULL;
+    if (!type) /* and the context cannot be freed */
+        return shard_null_argument(function, "type"), NULL;
     shard_custom_op *op = NULL;
-    if (inputs < 0 || inputs > SHARD_CUSTOM_OP_INPUTS)
+    if (!type->name || !type->forward)
+        shard_null_argument(function, !type->name ? "type->name" : "type->forward");
+    else if (inputs < 0 || inputs > SHARD_CUSTOM_OP_INPUTS)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: %s has %d inputs; at most %d can be", function, type->name, inputs,
                     SHARD_CUSTOM_OP_INPUTS);
     else if (inputs > 0 && !input)

@@ -22,7 +22,7 @@ typedef struct run {
     shard_data_parallel *data_parallel;
     shard_ema *ema;
     shard_group_sampler *sampler;
-    shard_tensors *state; /* the metadata of a checkpoint, next to the position */
+    shard_tensors *state; /* the tensors of a checkpoint, whose metadata is the position */
     int64_t step;
 } run;
 

@@ -255,7 +255,7 @@ shard_status shard_mpi_plugin_open(const shard_mpi_host *host, shard_group *worl
 {
     if (host->version != SHARD_MPI_VERSION)
         return host->error(SHARD_ERROR_UNAVAILABLE,
-                           "mpi: the module is of another version than libshard: install both of the same one");
+                           "mpi: the plugin is of another version than libshard: install both of the same one");
     mpi = (mpi_world){.host = host};
     shard_status status = start_mpi(argc, argv);
     if (status != SHARD_OK)
