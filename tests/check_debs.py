@@ -131,7 +131,8 @@ def check_resume(folder, one):
     train(folder, "--resume", out / "model.safetensors", expect="its metadata has no epoch; is it a checkpoint.safetensors")
     train(folder, "--output", out, expect="has checkpoints of a run with --keep: give it, or take another folder")
     newest.write_bytes(newest.read_bytes()[:-40]) # damaged: the one before is taken
-    done = TRAINER.run(*RUN, *saved, "--resume", "auto", folder / "data")
+    (folder / "work/auto").mkdir(parents=True) # a folder of that name is not what is resumed from
+    done = TRAINER.run(*RUN, *saved, "--resume", "auto", folder / "data", folder=folder / "work")
     check(done.returncode == 0 and "resumed from" in done.stdout and newest.parent.name not in done.stdout.split("resumed from")[1],
           f"{done}")
 

@@ -82,7 +82,7 @@ def main():
             done = run(program, f"--{also}", "x")
             check(done.returncode == 1 and f'--{option}: "x" is not a number' in done.stderr, f"--{also}: {done}")
         for option, (argument, _) in helps[pathlib.Path(program).name][1].items():
-            if argument in ("TEXT", "FILE", "DIR"): # only a text may begin as an option does
+            if argument and argument.split("|")[0] in ("TEXT", "FILE", "DIR"): # only a text may begin as an option does
                 done = run(program, f"--{option}", "-5 C", "--help")
                 check(done.returncode == (argument != "TEXT"), f"--{option} {argument}: {done}")
     print("\n".join(FAILED) or f"{len(shared)} options are shared by {len(helps)} programs")

@@ -234,6 +234,16 @@ def check_computing(folder, one):
     check(losses(train(folder))[5] != whole[5], "dropout changes nothing")
 
 
+def check_text_after_option(folder):
+    """A TEXT that is a file, or a folder, after an option whose value may be left out."""
+    for text in ("text/train.txt", "text"):
+        for option in ("--enable-amp-mode", "--enable-zero-optim"):
+            done = start(MINGPT, *RUN, "--steps", 1, option, folder / text)
+            check(done.returncode == 0, f"{option} {text}: {text_of(done)}")
+    output = text_of(start(MINGPT, *RUN, "--enable-amp-mode", folder / "nothing"))
+    check('nothing", nor a folder or file of that name; see --help' in output, f"--enable-amp-mode nothing: {output}")
+
+
 def check_few_blocks(folder):
     """13 blocks for validation: the second of two ranks has none of the last batch, and ZeRO 3 gathers the values of both."""
     few = folder / "few"
@@ -606,6 +616,7 @@ def main():
         check_bad_files(folder)
         make_text(folder)
         check_computing(folder, check_ranks(folder))
+        check_text_after_option(folder)
         check_few_blocks(folder)
         out = check_resume(folder)
         check_file(folder, out)

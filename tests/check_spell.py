@@ -175,6 +175,9 @@ def check_correct(folder, model):
     for one in lines:
         chances = [float(chance) for chance in one.groups()[2:]]
         check(chances == sorted(chances, reverse=True) and 0 < sum(chances) < 1.0002, f"{one[0]}")
+    done = TRAINER.run(*correct, "-k", 1, text="Œuvre LOUŸS GROẞE STRAẞ Ärger ÉTÉ ÷×œÿß")
+    typed = [one.split("\t")[0] for one in done.stdout.splitlines()]
+    check(typed == "œuvre louÿs große straß ärger été ÷×œÿß".split(), f"capitals: {done}")
     done = TRAINER.run(*correct, "-k", 1000, "--head-dtype", "same", text="governs\n") # all classes: the chances are those of a softmax
     chances = [float(one.split(" ")[1]) for one in done.stdout.rstrip("\n").split("\t")[1:]]
     check(len(chances) == len(STEMS) * len(ENDS) and abs(sum(chances) - 1) < 0.01, f"{len(chances)} chances, sum {sum(chances)}")

@@ -242,24 +242,28 @@ END_TEST
 
 /* ---- a final layer of fewer classes than ranks ---- */
 
-static const char *const few[] = {
-    "--num-classes 1 --model-parallel-dim column",
-    "--num-classes 2 --model-parallel-dim column --enable-zero-optim=3 --clip-grad 0.5",
-    "--num-classes 2 --model-parallel-dim column --enable-zero-optim=1 --optimizer adam",
-    "--num-classes 2 --model-parallel-dim row --enable-zero-optim=2",
-    "--num-classes 4 --model-parallel-dim column --optimizer lamb",
+static const struct {
+    const char *options, *dim; /* dim: of the ranks' split */
+} few[] = {
+    {"--num-classes 1", "column"},
+    {"--num-classes 2 --enable-zero-optim=3 --clip-grad 0.5", "column"},
+    {"--num-classes 2 --enable-zero-optim=1 --optimizer adam", "column"},
+    {"--num-classes 2 --enable-zero-optim=2", "row"},
+    {"--num-classes 4 --optimizer lamb", "column"},
 };
 
 /* Some ranks have no part of it: the losses are those of one process, and so is what is saved. */
 START_TEST(test_fewer_classes_than_ranks)
 {
 #define FEW "-a resnet18 --stem small --width 8 --image-size 8 --synthetic 20 -b 6 --lr 1e-4 -j 1 --dtype float64 --epochs 2 "
-    check_runs("", FEW "%s --steps 7 --metrics one.json", few[_i]);
-    check_runs(shardrun(3), FEW "--enable-model-parallel --sync-bn %s --steps 5 --metrics three.json --output few", few[_i]);
-    check_runs("", FEW "%s --steps 7 --metrics three.json --resume few/checkpoint.safetensors", few[_i]);
+#define FEW_SPLIT FEW "--enable-model-parallel --model-parallel-dim %s "
+    const char *options = few[_i].options, *dim = few[_i].dim;
+    check_runs("", FEW "%s --steps 7 --metrics one.json", options);
+    check_runs(shardrun(3), FEW_SPLIT "--sync-bn %s --steps 5 --metrics three.json --output few", dim, options);
+    check_runs("", FEW "%s --steps 7 --metrics three.json --resume few/checkpoint.safetensors", options);
     check_metrics_agree("three.json", "one.json", 1e-7);
-    check_runs("", FEW "%s -e --resume few/best.safetensors --metrics one.json", few[_i]);
-    check_runs(shardrun(3), FEW "--enable-model-parallel %s -e --resume few/best.safetensors --metrics three.json", few[_i]);
+    check_runs("", FEW "%s -e --resume few/best.safetensors --metrics one.json", options);
+    check_runs(shardrun(3), FEW_SPLIT "%s -e --resume few/best.safetensors --metrics three.json", dim, options);
     check_metrics_agree("three.json", "one.json", 1e-7);
 }
 END_TEST

@@ -160,6 +160,8 @@ START_TEST(test_refusals)
     check_refused("--momentum above 0", "--synthetic 4 --head-optimizer momentum --momentum 0");
     check_refused("leave it out, or --sample-rate", "--synthetic 4 --sample-rate 0.5 --cuda-graph");
     check_refused("leave it out, or --head-optimizer", "--synthetic 4 --head-lr 0.5 --cuda-graph");
+    check_refused("leave it out, or --head fused", "--synthetic 4 --head fused --cuda-graph");
+    check_refused("--model-parallel-dim row needs --enable-model-parallel", "--synthetic 4 --model-parallel-dim row");
     check_refused("--sample-rate: \"0\" is not", "--synthetic 4 --sample-rate 0");
     check_refused("--head-stash: \"-1\" is not a number from 0 to 1000000000", "--synthetic 4 --head-stash -1");
     check_refused("--head-dtype: there is no \"float16\"", "--synthetic 4 --head-dtype float16");

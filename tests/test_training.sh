@@ -20,7 +20,7 @@ same() {
     paste whole.1 "$output"
 }
 
-for ranks in 1 2 4 3; do
+for ranks in 1 2 4 3 5; do
     expect "on $ranks" 0 "^ *in all " "$shardrun" -n $ranks "$program"
     cp "$output" whole.$ranks
     same "on $ranks" 0.01 24
@@ -33,7 +33,7 @@ awk '/^step/ { last = $6 } END { exit !(last < 1) }' whole.1 || { # of 6.9, what
     echo "nothing is learned"
     cat whole.1
 }
-for way in "4 1" "4 2" "1 4" "2 3" "1 1"; do
+for way in "4 1" "4 2" "1 4" "2 3" "4 5" "1 1"; do
     cp ${way% *}/training.safetensors .
     expect "from ${way% *} on ${way#* }" 0 "^ *in all " "$shardrun" -n ${way#* } "$program" resume
     same "from ${way% *} on ${way#* }" "$([ "$way" = "1 1" ] && echo 0 || echo 0.01)" 12

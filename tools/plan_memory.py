@@ -170,7 +170,7 @@ class Run:
         if self.plan.zero >= 2 and bucket.gradient:
             bucket.gradient = drop(bucket.gradient)
         if self.overlaps and self.last and not (bucket.defers and self.gathers):
-            self.make_state(bucket.parameters, bucket.local_bytes / bucket.bytes)
+            self.make_state(bucket.parameters, bucket.share)
 
     def make_state(self, parameters, share=1):
         for parameter in parameters:
@@ -354,9 +354,9 @@ class Run:
 
     @property
     def gathers(self):
-        """Whether replicas gather their rows, which are the same sample of the classes only if it is all of them."""
+        """Whether replicas gather their rows: of all classes, or of one sample of them, which the replicas share."""
         bucket = self.weight.bucket
-        return bool(bucket and bucket.defers and self.plan.sample == 1 and self.gathered_rows * self.row_bytes <= self.weight.bytes)
+        return bool(bucket and bucket.defers and self.gathered_rows * self.row_bytes <= self.weight.bytes)
 
     @property
     def deferred(self):
@@ -497,7 +497,7 @@ class Run:
             self.micro_batch()
         self.make_state([one for one in self.parameters if not one.bucket or not self.overlaps])
         if self.source and self.gathers:
-            self.make_state([self.weight, self.bias], self.weight.bucket.local_bytes / self.weight.bucket.bytes)
+            self.make_state([self.weight, self.bias], self.weight.bucket.share)
         if self.source:
             bias = self.block(self.bias.bytes, GRADIENTS, HEAD)
             self.memory.scratch(HEAD, self.lane_bytes(True, self.gathers and self.gathered_rows))

@@ -121,6 +121,11 @@ class Bucket:
         self.local_bytes = self.bytes // self.ranks if stage else self.bytes
         self.part = self.parameters[0].part
 
+    @property
+    def share(self):
+        """The part of it that a rank updates."""
+        return self.local_bytes / self.bytes
+
 
 def is_streamed(parameter, plan):
     return plan.zero >= 2 and parameter.rows > 2 * ROW_BLOCK and parameter.even * SIZES[parameter.dtype] > plan.bucket_bytes

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* getopt's value of an option's first name is FIRST plus its number; of its second name ALSO, of a foreign one FOREIGN. */
 enum { FIRST = 256, ALSO = 1000, FOREIGN = 2000 };
@@ -93,9 +94,8 @@ static bool is_folder(const char *path)
 static shard_status check_text(const command_option *option, const char *text)
 {
     bool file = strncmp(option->argument, "FILE", 4) == 0;
-    if (strcmp(option->argument, "TEXT") == 0)
-        return SHARD_OK;
-    if (strcmp(text, "-") == 0 && strcmp(option->argument, "FILE|-") == 0)
+    const char *word = strchr(option->argument, '|');
+    if (strcmp(option->argument, "TEXT") == 0 || (word && strcmp(text, word + 1) == 0))
         return SHARD_OK;
     if (text[0] == '-')
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a %s, and \"%s\" is an option (write ./%s for a file of that name)",
@@ -170,15 +170,15 @@ static const command_option *find_option(const command_line *line, int code)
     return NULL;
 }
 
-/* A separate word after an option with an optional value is the value if it can be; else it is the operand, a folder. */
+/* A separate word after an option with an optional value is the value if it can be; else it is the operand: a folder or file. */
 static shard_status read_alone(const command_option *option, int argc, char **argv, void *values)
 {
     const char *next = optind < argc && argv[optind][0] != '-' ? argv[optind] : NULL;
     if (next && find_choice(option->choices, next))
         return read_value(option, argv[optind++], values);
-    if (next && !is_folder(next))
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: there is no \"%s\", nor a folder of that name; see --help", option->name,
-                           next);
+    if (next && access(next, F_OK) != 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: there is no \"%s\", nor a folder or file of that name; see --help",
+                           option->name, next);
     return read_value(option, option->alone, values);
 }
 

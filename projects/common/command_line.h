@@ -33,7 +33,7 @@ typedef struct command_choice {
 typedef struct command_option {
     command_kind kind;
     const char *name, *help; /* a heading: its text; ROWS: what is put for a %s of the help texts */
-    const char *argument;    /* its name in the help; "FILE": a path that is not a folder; "FILE|-": or -; "TEXT": any text */
+    const char *argument;    /* its name in the help; "FILE": a path that is not a folder; "FILE|auto": or auto; "TEXT": any text */
     const char *also;        /* a second name, as another program has it */
     size_t offset;           /* of the field */
     double least, most;

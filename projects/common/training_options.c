@@ -103,7 +103,7 @@ const command_option training_file_rows[] = {
     {COMMAND_TEXT, "resume",
      "go on from a checkpoint, on any number of ranks; auto: from the newest whole one in --output's DIR, and from the beginning "
      "if there is none",
-     "FILE", AT(resume), .same = COMMAND_SAME_PRESENCE},
+     "FILE|auto", AT(resume), .same = COMMAND_SAME_PRESENCE},
     {COMMAND_TEXT, "metrics", "write one JSON object a line for each step and validation", "FILE", AT(metrics),
      .same = COMMAND_SAME_PRESENCE},
     {COMMAND_TEXT, "tensorboard", "write the same numbers for TensorBoard into a folder, which is made if it is not there", "DIR",

@@ -173,6 +173,8 @@ static shard_status check_head(const options *parsed)
             "or --head plain");
     if (parsed->same_batch_in_group && !parsed->head.enable_model_parallel)
         return shard_error(SHARD_ERROR_ARGUMENT, "--same-batch-in-group needs --enable-model-parallel");
+    if (parsed->model_parallel_dim == SHARD_SPLIT_ROW && !parsed->head.enable_model_parallel)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--model-parallel-dim row needs --enable-model-parallel");
     if (rowwise && by_row)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--head-optimizer %s needs whole rows on a rank: take --model-parallel-dim column, or adamw",
@@ -186,6 +188,7 @@ static shard_status check_head(const options *parsed)
                       : parsed->head.optimizer || parsed->head.lr > 0 ? "--head-optimizer and --head-lr"
                       : parsed->margin.cosines                        ? "--margin"
                       : samples                                       ? "--sample-rate"
+                      : parsed->head_kind == HEAD_FUSED               ? "--head fused"
                                                                       : NULL;
     if (own && parsed->cuda_graph)
         return shard_error(SHARD_ERROR_ARGUMENT,

@@ -6,7 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A to Z, and the capitals of Latin-1 in UTF-8, become small: words.txt is in lower case. */
+/* Capitals of French and German beyond Latin-1, and their small letters, which have no more bytes. */
+static const char *const capitals[][2] = {{"Œ", "œ"}, {"Ÿ", "ÿ"}, {"ẞ", "ß"}};
+
+/* Puts the small letter in the place of one of the capitals. */
+static void make_letter_lower(char *text)
+{
+    for (size_t i = 0; i < sizeof capitals / sizeof *capitals; i++) {
+        size_t capital = strlen(capitals[i][0]), small = strlen(capitals[i][1]);
+        if (strncmp(text, capitals[i][0], capital) != 0)
+            continue;
+        memcpy(text, capitals[i][1], small);
+        memmove(text + small, text + capital, strlen(text + capital) + 1);
+        return;
+    }
+}
+
+/* A to Z, the capitals of Latin-1 in UTF-8, and those of the table become small: words.txt is in lower case. */
 static void make_lower(char *word)
 {
     unsigned char *c = (unsigned char *)word;
@@ -15,6 +31,8 @@ static void make_lower(char *word)
             *c = (unsigned char)(*c + 32);
         else if (c[0] == 0xc3 && c[1] >= 0x80 && c[1] <= 0x9e && c[1] != 0x97)
             c[1] = (unsigned char)(c[1] + 32);
+        else
+            make_letter_lower((char *)c);
     }
 }
 

@@ -44,8 +44,9 @@ static void make(run *r)
     r->optimizer = shard_adamw(parameters, .lr = 0.02, .weight_decay = 0.01);
     shard_tensors_destroy(parameters);
     r->ema = shard_ema_create(r->optimizer, .decay = 0.9, .warmup = true); /* AveragedModel */
-    /* DistributedSampler over model groups: the two ranks of one have the same samples. */
-    r->sampler = shard_group_sampler_create(SAMPLES, .batch = MICRO_BATCH, .group = data_group, .shuffle = true, .seed = 1);
+    /* DistributedSampler over model groups: the two ranks of one have the same samples. EXACT: any number of groups. */
+    r->sampler = shard_group_sampler_create(SAMPLES, .batch = MICRO_BATCH, .group = data_group, .shuffle = true, .seed = 1,
+                                            .last_batch = SHARD_LAST_BATCH_EXACT);
     shard_tensors *optimizer_state = shard_optimizer_state_dict(r->optimizer), *averages = shard_ema_state_dict(r->ema);
     shard_tensors_extend(r->state, "optimizer.", optimizer_state);
     shard_tensors_extend(r->state, "ema.", averages);
@@ -85,7 +86,9 @@ static void train_step(run *r)
             shard_tensor *inputs, *labels, *loss = NULL;
             load_samples(samples, count, &inputs, &labels);
             SHARD_AUTOCAST(SHARD_BFLOAT16) /* float16 needs a shard_grad_scaler too: shard/amp.h */
-                loss = shard_parallel_cross_entropy(shard_forward(r->model, inputs), labels);
+                loss = shard_parallel_cross_entropy(shard_forward(r->model, inputs), labels, .reduction = SHARD_REDUCTION_SUM);
+            /* The mean: data parallel averages over model groups, of which some may have a sample more than others. */
+            loss = shard_scale(loss, shard_group_size(data_group) / (double)shard_group_sampler_last_batch_size(r->sampler));
             shard_backward(shard_scale(loss, 1.0 / ACCUMULATE));
             shard_all_reduce(loss, SHARD_SUM, data_group); /* to print it; data parallel averages gradients itself */
             mean += shard_item(loss) / shard_group_size(data_group) / ACCUMULATE;

@@ -34,10 +34,10 @@ class Trainer:
     def __init__(self, shardrun, program):
         self.shardrun, self.program = shardrun, program
 
-    def run(self, *arguments, ranks=1, text=""):
-        """text: of standard input."""
+    def run(self, *arguments, ranks=1, text="", folder=None):
+        """text: of standard input; folder: in which it runs."""
         launcher = [self.shardrun, "-n", str(ranks)] if ranks > 1 else []
-        return subprocess.run([*launcher, self.program, *map(str, arguments)], capture_output=True, input=text, timeout=LIMIT,
+        return subprocess.run([*launcher, self.program, *map(str, arguments)], capture_output=True, input=text, timeout=LIMIT, cwd=folder,
                               encoding="utf-8", errors="replace", env=dict(os.environ, OMP_NUM_THREADS="1"))
 
     def train(self, metrics, *arguments, ranks=1, expect=None):
