@@ -500,13 +500,14 @@ END_TEST
 START_TEST(test_refuses)
 {
     static const shard_custom_op_type forward_only = {.name = "own", .forward = identity_forward};
-    static const shard_custom_op_type no_forward = {.name = "own"};
-    int good = GOOD;
+    static const shard_custom_op_type no_forward = {.name = "own", .destroy = destroy_softplus};
+    int good = GOOD, before = ended;
     SHARD_SCOPE
     {
         shard_tensor *x = made_up_leaf(SHARD_SHAPE(3), 1, SHARD_FLOAT64);
         check_refused(shard_custom_op_apply(NULL, NULL, x), SHARD_ERROR_ARGUMENT, "shard_custom_op_apply: type *");
-        check_refused(shard_custom_op_apply(&no_forward, NULL, x), SHARD_ERROR_ARGUMENT, "*type->forward is NULL");
+        check_refused(shard_custom_op_apply(&no_forward, make_softplus(1), x), SHARD_ERROR_ARGUMENT, "*type->forward is NULL");
+        ck_assert_int_eq(ended, before + 1);
         check_refused(shard_custom_op_apply_with(&misuse_type, &good, 1, NULL), SHARD_ERROR_ARGUMENT, "*input is NULL");
         check_refused(shard_custom_op_apply(&forward_only, NULL, x), SHARD_ERROR_ARGUMENT,
                       "own has no backward, but an input requires a gradient");

@@ -354,6 +354,10 @@ START_TEST(null_is_off)
     check_ok(shard_grad_scaler_step(NULL, s.sgd));
     ck_assert(!shard_optimizer_skipped(s.sgd));
     ck_assert(!shard_optimizer_skipped(NULL));
+    shard_tensor *loss = shard_full(SHARD_SCALAR, 3), *scaled = shard_grad_scaler_scale(NULL, loss); /* without a scope */
+    shard_release(loss);
+    ck_assert_double_eq(value_at(scaled, 0), 3);
+    shard_release(scaled);
     shard_optimizer_destroy(s.sgd);
     shard_release(s.w);
 }

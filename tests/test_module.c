@@ -3,6 +3,8 @@
 #include "support/job.h"
 #include "support/options.h"
 
+#include "device/device.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,6 +139,46 @@ START_TEST(test_own_module)
     shard_module_destroy(module);
     ck_assert_int_eq(destroyed, 1);
     ck_assert_int_eq(shard_get_memory_stats(device).current, before);
+}
+END_TEST
+
+/* Parameters of the caller's values and of the caller's memory, added and set: in a backward, with autocast and without. */
+START_TEST(test_own_values)
+{
+    float values[] = {2, 3}, memory[] = {5, 7};
+    for (int amp = 0; amp < 2; amp++) {
+        shard_module *linear = shard_nn_linear(2, 1, .bias = false);
+        shard_module *module = shard_module_create(&twice_type, NULL);
+        SHARD_SCOPE
+        {
+            shard_tensor *weight = shard_from_host(values, SHARD_SHAPE(1, 2));
+            shard_tensor *factor = shard_from_host(memory, SHARD_SHAPE(1));
+            check_ok(shard_module_set_parameter(linear, "weight", weight));
+            check_ok(shard_module_add_parameter(module, "factor", factor));
+            shard_tensor *y = NULL;
+            SHARD_AUTOCAST(amp ? SHARD_BFLOAT16 : SHARD_FLOAT32)
+            {
+                y = shard_sum(shard_forward(module, shard_forward(linear, shard_ones(SHARD_SHAPE(1, 2)))));
+            }
+            check_ok(shard_backward(y));
+            ck_assert_double_eq(value_at(y, 0), 2 * 5 * 5);
+            ck_assert_double_eq(value_at(shard_grad(weight), 1), 2 * 5);
+            ck_assert_double_eq(value_at(shard_grad(factor), 0), 2 * 5);
+        }
+        shard_module_destroy(module);
+        shard_module_destroy(linear);
+    }
+    if (!shard_device_open(NULL)->ops->host_memory)
+        return;
+    shard_module *linear = shard_nn_linear(2, 1, .bias = false);
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_from_memory(memory, SHARD_SHAPE(1, 2), SHARD_FLOAT32, NULL, NULL, NULL);
+        check_ok(shard_module_set_parameter(linear, "weight", weight));
+        check_ok(shard_backward(shard_sum(shard_forward(linear, shard_full(SHARD_SHAPE(1, 2), 3)))));
+        ck_assert_double_eq(value_at(shard_grad(weight), 1), 3);
+    }
+    shard_module_destroy(linear);
 }
 END_TEST
 
@@ -342,6 +384,7 @@ int main(void)
     tcase_add_test(tcase, test_training_mode);
     tcase_add_test(tcase, test_initial_values);
     tcase_add_test(tcase, test_own_module);
+    tcase_add_test(tcase, test_own_values);
     tcase_add_test(tcase, test_passes_on);
     tcase_add_test(tcase, test_failure);
     tcase_add_test(tcase, test_one_parent);
