@@ -334,11 +334,27 @@ START_TEST(walks_a_record_once)
 }
 END_TEST
 
+/* A gradient that an operation has saved, and to which a later one of the same backward adds in place. */
+START_TEST(notices_a_saved_gradient)
+{
+    SHARD_SCOPE {
+        shard_tensor *w = shard_ones(SHARD_SHAPE(2, 2), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensor *v = shard_ones(SHARD_SHAPE(2, 2), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensor *x = shard_ones(SHARD_SHAPE(3, 2), .dtype = SHARD_FLOAT64);
+        check_ok(shard_backward(shard_sum(shard_linear(x, w, NULL))));
+        shard_tensor *product = shard_mul(v, shard_grad(w)), *y = shard_linear(x, w, NULL);
+        ck_assert_int_ne(shard_backward(shard_add(shard_sum(product), shard_sum(y))), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "backward of *: *written to*");
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("backward");
     TCase *records = test_case(suite, "records");
     tcase_add_test(records, adds_up_all_paths);
+    tcase_add_test(records, notices_a_saved_gradient);
     tcase_add_test(records, keeps_shared_gradients_apart);
     tcase_add_test(records, leaves_the_given_gradient_alone);
     tcase_add_test(records, outlives_what_it_was_made_of);

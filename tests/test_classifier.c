@@ -622,6 +622,34 @@ START_TEST(test_varies)
 }
 END_TEST
 
+/* A layer of one 16-bit type under the autocast of the other, whose cast of the weight is recorded. */
+START_TEST(test_casts_16_bits)
+{
+    static const shard_dtype types[] = {SHARD_BFLOAT16, SHARD_FLOAT16};
+    shard_module *models[] = {shard_nn_parallel_classifier(IN, CLASSES, NULL, .dtype = types[_i]),
+                              shard_nn_linear(IN, CLASSES, .dtype = types[_i])};
+    shard_tensor *loss[2], *weight[2];
+    SHARD_SCOPE
+    {
+        for (int i = 0; i < 2; i++) {
+            weight[i] = shard_module_tensor(models[i], "weight");
+            shard_manual_seed(3);
+            check_ok(shard_nn_init_normal(weight[i], 0, 0.3));
+            check_ok(shard_nn_init_zeros(shard_module_tensor(models[i], "bias")));
+            SHARD_AUTOCAST(types[1 - _i])
+            {
+                loss[i] = shard_cross_entropy(shard_forward(models[i], x_of_noise()), labels_of(ROWS));
+            }
+            check_ok(shard_backward(loss[i]));
+        }
+        compare_values("16 bits", "loss", loss[0], loss[1], 1e-6);
+        compare_values("16 bits", "gradient", shard_grad(weight[0]), shard_grad(weight[1]), 1e-6);
+    }
+    for (int i = 0; i < 2; i++)
+        shard_module_destroy(models[i]);
+}
+END_TEST
+
 /* Between forward and loss x or the weight is written to: an error, or the values of the forward. */
 START_TEST(test_written_before_the_loss)
 {
@@ -704,6 +732,7 @@ int main(void)
     tcase_add_test(tcase, test_evaluation_is_plain);
     add_ranks_test(tcase, test_one_rank_reads);
     add_ranks_test(tcase, test_varies);
+    tcase_add_loop_test(tcase, test_casts_16_bits, 0, 2);
     tcase_add_test(tcase, test_written_before_the_loss);
     tcase_add_test(tcase, test_exports);
     add_ranks_test(tcase, test_converts);

@@ -6,6 +6,8 @@
 #include "autograd/deferred.h"
 #include "tensor/tensor.h"
 
+#include <shard/dlpack.h>
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -661,6 +663,10 @@ static void keeps_hash(shard_group *world, void *context)
                 bool deferred = shard_source_of(shard_grad(shard_module_tensor(head, "weight"))) != NULL;
                 ck_assert_msg(deferred == (turn < 2), "weights %d, turn %d: the gradient is %s", i, turn,
                               deferred ? "deferred" : "in memory");
+                if (deferred) {
+                    ck_assert_ptr_null(shard_to_dlpack(shard_grad(shard_module_tensor(head, "weight"))));
+                    check_error(SHARD_ERROR_UNSUPPORTED, "*a classifier's gradient with data parallel*: export a shard_clone");
+                }
                 for (int j = 0; j < 2; j++)
                     shard_zero_grad(shard_tensors_at(parameters, j));
             }

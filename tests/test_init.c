@@ -271,6 +271,16 @@ START_TEST(test_refuses)
 }
 END_TEST
 
+/* PyTorch's fan out of a convolution does not depend on its groups. */
+START_TEST(test_groups)
+{
+    shard_module *convolution = shard_nn_conv2d(8, 8, 5, .groups = 4);
+    shard_tensor *weight = shard_module_tensor(convolution, "weight");
+    ck_assert_double_eq_tol(weight->leaf->recipe.b, sqrt(2.0 / 200), 1e-12);
+    shard_module_destroy(convolution);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("init");
@@ -279,6 +289,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_on_a_mesh, 0, 2);
     tcase_add_test(tcase, test_in_row_blocks);
     tcase_add_test(tcase, test_kernels);
+    tcase_add_test(tcase, test_groups);
     tcase_add_test(tcase, test_refuses);
     return test_run(suite);
 }

@@ -294,6 +294,13 @@ static void refuses(shard_group *world, void *context)
             check_error(SHARD_ERROR_ARGUMENT, "shard_embedding: max_norm *, norm_type *: a max_norm that is not negative*");
             shard_module_destroy(module);
         }
+    SHARD_SCOPE
+    {
+        shard_tensor *table = shard_ones(SHARD_SHAPE(7, 5)), *index = tokens(SHARD_SHAPE(3), 7, 1);
+        shard_tensor *split = shard_as_split(index, 0, world, 3 * shard_group_rank(world), 6);
+        ck_assert_ptr_null(shard_embedding(table, split, -1, .scale_grad_by_freq = true));
+        check_error(SHARD_ERROR_UNSUPPORTED, "shard_embedding with scale_grad_by_freq: no rule *");
+    }
     shard_module *stage3 = shard_nn_sequential(shard_nn_embedding(7, 5, -1, .max_norm = 1));
     shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(stage3)), .stage = 3);
     SHARD_SCOPE

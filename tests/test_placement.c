@@ -543,6 +543,9 @@ static void check_reshapes(shard_group *world, void *context)
         shard_tensor *x = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 4 * rank, 8);
         shard_placement heads = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, -1, 4)));
         ck_assert(heads.kind == SHARD_SPLIT && heads.dim == 1 && heads.start == rank && heads.whole == 2);
+        shard_tensor *empty = shard_as_split(shard_zeros(SHARD_SHAPE(0, 128)), 1, world, 128 * rank, 256);
+        shard_placement of_none = shard_tensor_placement(shard_reshape(empty, SHARD_SHAPE(0, 2, 64)));
+        ck_assert(of_none.kind == SHARD_SPLIT && of_none.dim == 1 && of_none.start == 2 * rank && of_none.whole == 4);
         shard_placement last = shard_tensor_placement(shard_reshape(x, SHARD_SHAPE(3, 1, 4)));
         ck_assert(last.kind == SHARD_SPLIT && last.dim == 2 && last.start == 4 * rank && last.whole == 8);
         check_refused(shard_reshape(x, SHARD_SHAPE(3, 1, 2, 2)), SHARD_ERROR_UNSUPPORTED,

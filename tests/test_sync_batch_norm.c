@@ -2,6 +2,8 @@
 #include "support/gradcheck.h"
 #include "support/ranks.h"
 
+#include <shard/nn.h>
+
 #include "comm/comm.h"
 
 #include <stdlib.h>
@@ -167,6 +169,10 @@ static void fails_with_the_others(shard_group *world, void *context)
                       bad ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "rank 1: shard_reshape: *");
         check_refused(shard_batch_norm(x, NULL, NULL, bad ? c : NULL, bad ? c : NULL, .training = true, .group = world),
                       bad ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "rank 1: shard_batch_norm: weight and bias *");
+        shard_module *module = shard_nn_batch_norm(CHANNELS, .group = world);
+        check_refused(shard_nn_batch_norm_relu(module, bad ? shard_reshape(x, SHARD_SHAPE(5)) : x, NULL),
+                      bad ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "rank 1: shard_reshape: *");
+        shard_module_destroy(module);
         shard_tensor *y = shard_batch_norm(x, NULL, NULL, NULL, NULL, .training = true, .group = world);
         if (bad)
             shard_copy_from_host(x, (float[4 * CHANNELS]){0}, sizeof(float[4 * CHANNELS]));

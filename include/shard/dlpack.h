@@ -90,8 +90,8 @@ typedef struct DLManagedTensorVersioned {
 /* The tensor's memory for another library, without a copy; it stays until the deleter is called, in the tensor's
  * thread. A write to it between a forward and its backward is not detected, as with shard_data. A parameter
  * that moves afterwards (shard_data_parallel_create, shard_zero_optimizer) leaves that memory. NULL with the error
- * set: UNSUPPORTED, a parameter in stage 3 of shard_zero_optimizer. Not
- * collective. As tensor.__dlpack__(max_version=(1, 1)). */
+ * set: UNSUPPORTED, a parameter in stage 3 of shard_zero_optimizer, the gradient of a
+ * shard_nn_parallel_classifier's weight with data parallel: export a shard_clone. Not collective. As tensor.__dlpack__(max_version=(1, 1)). */
 SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
 
 /* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released, or a parameter on it

@@ -341,7 +341,7 @@ typedef struct shard_embedding_options {
     size_t size;
     double max_norm;         /* rows of a larger norm are scaled down to it, in the weight; INFINITY: none are */
     double norm_type;        /* the p of that norm, more than 0; INFINITY: the largest element; 2 */
-    bool scale_grad_by_freq; /* a row's gradient is divided by the number of times that it is in index */
+    bool scale_grad_by_freq; /* a row's gradient is divided by the number of times that it is in index, which is not split */
 } shard_embedding_options;
 #define SHARD_EMBEDDING_OPTIONS_VALUES sizeof(shard_embedding_options), INFINITY, 2.0, false
 #define SHARD_EMBEDDING_OPTIONS_INIT {SHARD_EMBEDDING_OPTIONS_VALUES}

@@ -214,8 +214,10 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
         return shard_make_gradient(node, input);
     *accumulate = leaf->has_grad;
     shard_tensor *target = shard_detach(leaf->grad);
-    if (target)
+    if (target) {
         target->placement = edge->placement;
+        shard_tensor_count_write(target); /* an operation that has saved the gradient may not read it any more */
+    }
     return target;
 }
 

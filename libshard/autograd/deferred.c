@@ -189,7 +189,7 @@ shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_so
         return NULL;
     if (placed)
         detach(gradient->storage);
-    *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true},
+    *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true, .transient = placed},
                     .storage = gradient->storage,
                     .source = source,
                     .which = which,

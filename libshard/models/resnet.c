@@ -74,7 +74,8 @@ static shard_tensor *convolve_norm_relu(shard_module *module, const char *convol
 static shard_tensor *basic_forward(shard_module *block, shard_tensor *x)
 {
     shard_tensor *y = convolve_norm_relu(block, "conv1", "bn1", x, NULL);
-    return convolve_norm_relu(block, "conv2", "bn2", y, shard_block_shortcut(block, x));
+    shard_tensor *shortcut = shard_block_shortcut(block, x);
+    return convolve_norm_relu(block, "conv2", "bn2", shortcut ? y : NULL, shortcut); /* without one, there was an error */
 }
 
 static shard_tensor *bottleneck_forward(shard_module *block, shard_tensor *x)
@@ -82,7 +83,8 @@ static shard_tensor *bottleneck_forward(shard_module *block, shard_tensor *x)
     shard_tensor *y = convolve_norm_relu(block, "conv1", "bn1", x, NULL);
     shard_tensor *z = convolve_norm_relu(block, "conv2", "bn2", y, NULL);
     shard_release(y);
-    return convolve_norm_relu(block, "conv3", "bn3", z, shard_block_shortcut(block, x));
+    shard_tensor *shortcut = shard_block_shortcut(block, x);
+    return convolve_norm_relu(block, "conv3", "bn3", shortcut ? z : NULL, shortcut);
 }
 
 static const shard_module_type basic_block = {.name = "basic block", .forward = basic_forward};

@@ -34,8 +34,9 @@ shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, cons
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    int64_t group_out = out / groups, group_in = in / groups;
-    double area = (double)kernel * (double)kernel, fan_out = (double)group_out * area, fan_in = (double)group_in * area;
+    int64_t group_in = in / groups;
+    double area = (double)kernel * (double)kernel, fan_in = (double)group_in * area;
+    double fan_out = (double)out * area; /* as PyTorch counts it, whatever the groups */
     shard_shape shape = SHARD_SHAPE(out, group_in, kernel, kernel);
     shard_status status = shard_module_add_parameter(
         module, "weight", shard_normal(shape, 0.0, sqrt(2.0 / fan_out), .dtype = options.dtype));

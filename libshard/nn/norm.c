@@ -38,7 +38,7 @@ static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_ten
     const shard_nn_batch_norm_options *options = shard_module_data(module);
     bool training = shard_module_is_training(module);
     shard_tensor *batches = shard_module_tensor(module, "num_batches_tracked");
-    if (training && batches)
+    if (training && batches && x)
         count_or_capture(batches);
     return shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
                             shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), .training = training,
@@ -56,9 +56,10 @@ static const shard_module_type batch_norm_type = {
 
 shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, shard_tensor *residual)
 {
-    if (!module || !x)
+    bool is_norm = module && shard_module_get_type(module) == &batch_norm_type;
+    if (!module || (!x && !is_norm)) /* without x a batch norm's group is told */
         return shard_null_argument("shard_nn_batch_norm_relu", module ? "x" : "batch_norm"), NULL;
-    if (shard_module_get_type(module) != &batch_norm_type)
+    if (!is_norm)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm_relu: a %s is no batch norm",
                                shard_module_get_type(module)->name);
     shard_tensor *y = batch_norm(module, x, residual, true);

@@ -82,9 +82,11 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx
     return check_index(index, count);
 }
 
-static bool check_options(const shard_tensor *weight, const shard_embedding_options *options)
+static bool check_options(const shard_tensor *weight, const shard_tensor *index, const shard_embedding_options *options)
 {
     static const char function[] = "shard_embedding";
+    if (options->scale_grad_by_freq && !shard_is_local(index)) /* the counts are those of all ranks' indices */
+        return shard_refuse_placement("shard_embedding with scale_grad_by_freq", index);
     bool sound = options->max_norm >= 0 && options->norm_type > 0;
     bool in_parts = options->max_norm < INFINITY && weight->storage->materializer;
     if (!sound)
@@ -167,7 +169,7 @@ shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, in
 {
     SHARD_FUNCTION("shard_embedding");
     SHARD_READ_OPTIONS(shard_embedding_options, SHARD_EMBEDDING_OPTIONS_INIT, options, given);
-    bool ready = check(weight, index, padding_idx) && options_ok && check_options(weight, &options);
+    bool ready = check(weight, index, padding_idx) && options_ok && check_options(weight, index, &options);
     if (options.max_norm != INFINITY) {
         shard_scope scope;
         shard_scope_open(&scope);

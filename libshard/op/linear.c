@@ -154,11 +154,15 @@ static bool choose_placement(const char *function, const shard_tensor *x, const 
     return !bias;
 }
 
-/* Not for a weight of another 16-bit type than autocast's, as its cast is recorded. */
+/* Whether the weight is of another 16-bit type than autocast's: its cast is recorded, and needs its values. */
+static bool is_cast(const shard_tensor *weight, shard_dtype autocast)
+{
+    return autocast != SHARD_FLOAT32 && weight->dtype != autocast && shard_dtype_size(weight->dtype) == 2;
+}
+
 static bool is_streamed(const shard_tensor *weight, shard_dtype autocast)
 {
-    return shard_values_are_streamed(weight) &&
-           (autocast == SHARD_FLOAT32 || weight->dtype == autocast || shard_dtype_size(weight->dtype) != 2);
+    return shard_values_are_streamed(weight) && !is_cast(weight, autocast);
 }
 
 /* A weight that is streamed, or needed later, is represented by an empty tensor of its shape and type among the operands. */
@@ -201,11 +205,12 @@ static shard_status make_values(shard_tensor *y, shard_tensor *const *input, sha
 {
     bool empty = defer || shard_values_are_streamed(input[WEIGHT]);
     shard_tensor *const with[] = {operand[X], empty ? input[WEIGHT] : operand[WEIGHT], operand[BIAS]};
-    if (!y)
+    if (!y && !shard_values_are_streamed(input[WEIGHT])) /* of which the ranks gather the rows together */
         return shard_last_status();
     if (defer)
         return shard_defer_linear(y, &linear_type, input, with, compute);
-    shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, y->shape.dim[y->shape.ndim - 1], y->dtype));
+    if (y)
+        shard_tensor_pad_rows(y, SHARD_RUN(y, row_pitch, y->shape.dim[y->shape.ndim - 1], y->dtype));
     return compute(with, y);
 }
 
@@ -249,8 +254,8 @@ static shard_tensor *linear_in_scope(shard_tensor *x, shard_tensor *weight, shar
     shard_scope_open(&scope);
     shard_tensor *input[] = {x, weight, bias};
     int inputs = bias ? 3 : 2;
-    defer =
-        defer && x && weight && shard_will_record(inputs, input) && !shard_values_are_streamed(weight) && !shard_is_capturing();
+    defer = defer && x && weight && shard_will_record(inputs, input) && !shard_values_are_streamed(weight) &&
+            !is_cast(weight, shard_autocast_dtype()) && !shard_is_capturing();
     shard_tensor *y = shard_scope_hand_out(linear(input, inputs, defer), &scope);
     shard_scope_close(&scope);
     return y;

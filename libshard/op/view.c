@@ -77,10 +77,10 @@ static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inf
         if (to >= 0 && to < shape->ndim && shape->dim[to] == x->shape.dim[from] && place_at(x, shape, to, placement))
             return true;
     }
-    int64_t before = shard_shape_product(&x->shape, 0, from);
+    int64_t before = shard_shape_product(&x->shape, 0, from), behind = shard_shape_product(&x->shape, from, x->shape.ndim);
     int candidates = 0, only = -1;
     for (int to = 0; to < shape->ndim; to++) {
-        if (shard_shape_product(shape, 0, to) == before) {
+        if (shard_shape_product(shape, 0, to) == before && shard_shape_product(shape, to, shape->ndim) == behind) {
             candidates++;
             only = to;
         }

@@ -166,10 +166,11 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
     static const char function[] = "shard_to_dlpack";
     if (!tensor)
         return shard_null_argument(function, "tensor"), NULL;
-    if (tensor->storage->materializer && !tensor->storage->materializer->local)
-        return shard_fail_null(
-            SHARD_ERROR_UNSUPPORTED,
-            "%s: a parameter that stage 3 of shard_zero_optimizer keeps on several ranks: export a shard_clone", function);
+    const shard_materializer *materializer = tensor->storage->materializer;
+    if (materializer && (!materializer->local || materializer->transient))
+        return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: %s: export a shard_clone", function,
+                               materializer->local ? "a classifier's gradient with data parallel, whose memory the next step frees"
+                                                   : "a parameter that stage 3 of shard_zero_optimizer keeps on several ranks");
     char *memory = shard_tensor_memory(tensor);
     exported *e = memory ? shard_calloc(1, sizeof *e) : NULL;
     if (!e)

@@ -16,6 +16,7 @@ typedef struct shard_storage shard_storage;
  * written to. */
 typedef struct shard_materializer {
     bool evictable, local;
+    bool transient; /* the memory may be freed while tensors on it are there */
     /* Allocates the memory (shard_storage_allocate) and starts to fill it. Collective if values of other ranks are
      * needed, also after an error. */
     shard_status (*start)(struct shard_materializer *);
