@@ -1,6 +1,6 @@
 /*
  * Data parallel with a stage of ZeRO, made before or after the optimizer: the same bits as without one, and refused
- * where it cannot be.
+ * where it cannot be. Optimizers that share its buckets.
  */
 #include "support/host.h"
 #include "support/options.h"
@@ -247,12 +247,53 @@ START_TEST(test_stages_differ)
 }
 END_TEST
 
+/* Two parameters of one bucket with an optimizer each, of which one steps after each backward and the other one after two:
+ * what is added up is the gradient of the second one alone. */
+static void steps_at_different_times(shard_group *world, void *context)
+{
+    zero_way way = {.stage = *(int *)context % 3 + 1, .overlap = *(int *)context / 3};
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2];
+        shard_tensors *both = shard_tensors_create(), *list[2] = {shard_tensors_create(), shard_tensors_create()};
+        for (int i = 0; i < 2; i++) {
+            p[i] = shard_ones(SHARD_SHAPE(50), .requires_grad = true);
+            check_ok(shard_tensors_add(both, i ? "q" : "p", p[i]));
+            check_ok(shard_tensors_add(list[i], i ? "q" : "p", p[i]));
+        }
+        shard_data_parallel *dp = shard_data_parallel_create(both);
+        shard_optimizer *sgd[2] = {sgd_of_list(list[0], .lr = 1.0), sgd_of_list(list[1], .lr = 1.0)};
+        ck_assert_ptr_nonnull(zero_with(sgd[0], way));
+        for (int step = 1; step <= 4; step++) {
+            shard_tensor *loss = shard_add(shard_sum(p[0]), shard_sum(p[1]));
+            check_ok(shard_backward(shard_scale(loss, 2 * shard_group_rank(world))));
+            for (int i = 0; i <= (step % 2 == 0); i++)
+                check_ok(shard_step(sgd[i]));
+            for (int64_t j = 0; j < 50; j += 49) { /* by the average, 1 */
+                ck_assert_double_eq(value_at(p[0], j), 1 - step);
+                ck_assert_double_eq(value_at(p[1], j), 1 - step / 2 * 2);
+            }
+        }
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_destroy(sgd[i]);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(both);
+    }
+}
+
+START_TEST(test_different_times)
+{
+    run_job(2, steps_at_different_times, &_i);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine");
     TCase *tcase = test_case(suite, "engine");
     tcase_add_loop_test(tcase, test_orders, 0, 3 * ORDERS);
     tcase_add_loop_test(tcase, test_accumulates, 0, 3);
+    tcase_add_loop_test(tcase, test_different_times, 0, 6);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_stages_differ);
     return test_run(suite);

@@ -24,6 +24,12 @@ bool shard_slot_has_gradient(const shard_slot *slot)
     return slot->parameter->requires_grad && shard_has_grad(slot->range.tensor) && !forgotten;
 }
 
+void shard_slot_zero_grad(const shard_slot *slot)
+{
+    shard_zero_grad(slot->parameter);
+    shard_zero_grad(slot->range.tensor);
+}
+
 bool shard_slot_counts(const shard_slot *slot)
 {
     bool is_partitioned = slot->range.tensor != slot->parameter; /* no other rank has the range */
@@ -384,10 +390,8 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
 {
     if (optimizer)
         shard_optimizer_follow(optimizer);
-    for (int64_t i = 0; optimizer && i < optimizer->count; i++) {
-        shard_zero_grad(optimizer->slots[i].parameter);
-        shard_zero_grad(optimizer->slots[i].range.tensor);
-    }
+    for (int64_t i = 0; optimizer && i < optimizer->count; i++)
+        shard_slot_zero_grad(&optimizer->slots[i]);
     if (optimizer) {
         optimizer->scaled = false;
         optimizer->clip_value = 0;

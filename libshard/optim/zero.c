@@ -175,9 +175,14 @@ static bool is_in(const shard_slot *slot, const void *bucket)
     return shard_engine_is_in(slot->parameter, bucket);
 }
 
-static void step_bucket(const shard_bucket *bucket, void *optimizer)
+/* Another optimizer steps by the gradients of the bucket's other parameters. */
+static void step_bucket(const shard_bucket *bucket, void *context)
 {
+    shard_optimizer *optimizer = context;
     shard_optimizer_step_where(optimizer, is_in, bucket);
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (is_in(&optimizer->slots[i], bucket))
+            shard_slot_zero_grad(&optimizer->slots[i]);
 }
 
 bool shard_zero_overlaps(const shard_optimizer *optimizer)
