@@ -1,6 +1,6 @@
 /*
  * Data parallel with a stage of ZeRO, made before or after the optimizer: the same bits as without one, and refused
- * where it cannot be. Optimizers that share its buckets.
+ * where it cannot be. Optimizers that share its buckets, and gradients that are other tensors.
  */
 #include "support/host.h"
 #include "support/options.h"
@@ -287,6 +287,67 @@ START_TEST(test_different_times)
 }
 END_TEST
 
+/* ---- gradients that are other tensors ---- */
+
+/* A step of lr 1 by the average of `gradient`, which is equal on all ranks. */
+static void check_step_by(shard_tensor *p, shard_tensor *gradient, int stage)
+{
+    shard_tensors *list = list_of(p);
+    shard_data_parallel *dp = shard_data_parallel_create(list, .stage = stage);
+    shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+    double *moved = values_of(p);
+    check_ok(shard_backward_from(shard_reshape(p, shard_tensor_shape(p)), gradient)); /* before its values are read */
+    double *by = values_of(gradient);
+    check_ok(shard_step(sgd));
+    for (int64_t i = 0; i < shard_numel(p); i++)
+        moved[i] -= by[i];
+    check_part(p, moved, 1e-6);
+    free(moved);
+    free(by);
+    shard_optimizer_destroy(sgd);
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(list);
+}
+
+/* A gradient that is the parameter's values, which may be partitioned, goes into the memory that is reduced. */
+static void takes_values_as_gradient(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
+        check_step_by(p, p, *(int *)context);
+    }
+}
+
+START_TEST(test_values_as_gradient)
+{
+    run_job(2, takes_values_as_gradient, &_i);
+}
+END_TEST
+
+/* So does the deferred gradient of another parameter. */
+static void takes_deferred_gradient(shard_group *world, void *context)
+{
+    (void)world;
+    shard_module *classifier = shard_nn_parallel_classifier(4, 6, NULL, .bias = false);
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_module_tensor(classifier, "weight");
+        shard_tensor *x = made_up(SHARD_SHAPE(3, 4), 2, SHARD_FLOAT32);
+        shard_tensor *labels = shard_full(SHARD_SHAPE(3), 5, .dtype = SHARD_INT64);
+        check_ok(shard_backward(shard_cross_entropy(shard_forward(classifier, x), labels)));
+        check_step_by(made_up_leaf(SHARD_SHAPE(6, 4), 1, SHARD_FLOAT32), shard_grad(weight), *(int *)context);
+    }
+    shard_module_destroy(classifier);
+}
+
+START_TEST(test_deferred_as_gradient)
+{
+    run_job(2, takes_deferred_gradient, &_i);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine");
@@ -294,6 +355,8 @@ int main(void)
     tcase_add_loop_test(tcase, test_orders, 0, 3 * ORDERS);
     tcase_add_loop_test(tcase, test_accumulates, 0, 3);
     tcase_add_loop_test(tcase, test_different_times, 0, 6);
+    tcase_add_loop_test(tcase, test_values_as_gradient, 0, 4); /* stages of ZeRO; 0: none */
+    tcase_add_loop_test(tcase, test_deferred_as_gradient, 0, 4);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_stages_differ);
     return test_run(suite);
