@@ -266,8 +266,10 @@ SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_
 
 /* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If
  * any rank has an error, no rank updates a parameter, and all of them return the error: a failed backward never
- * moves a parameter. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient that is a pending sum
- * (shard/distributed.h), which shard_data_parallel or shard_all_reduce sums. Collective over the world. */
+ * moves a parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both
+ * before the next backward, which would add to them. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient
+ * that is a pending sum (shard/distributed.h) over ranks with replicas of the parameter, which shard_data_parallel or
+ * shard_all_reduce sums. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_step(shard_optimizer *optimizer);
 
 /* Whether shard_grad_scaler_step skipped the optimizer's last step because a gradient was not finite; do not advance the

@@ -330,7 +330,8 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     return SHARD_OK;
 }
 
-/* Refuses a gradient that is one rank's summand: replicas would part ways. An engine has summed those of its parameters. */
+/* Refuses a gradient that is one rank's summand: replicas would part ways. An engine has summed those of its parameters.
+ * Where the replicas are known, ranks without one do not count: this rank has the whole gradient of its local shard. */
 static shard_status check_summed(const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
@@ -338,12 +339,13 @@ static shard_status check_summed(const shard_optimizer *optimizer)
         if (!shard_slot_has_gradient(slot) || shard_engine_of(slot->parameter))
             continue;
         const shard_pending_sums *pending = &slot->range.tensor->leaf->grad->pending;
-        if (pending->count > 0)
+        int64_t ranks = shard_pending_sums_ranks(pending, shard_leaf_of(slot->parameter)->replicas);
+        if (ranks > 1)
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: the gradient of \"%s\" is a pending sum over %lld ranks, of which this rank has its "
                                "summand: shard_data_parallel_create makes training take the sum, or call "
                                "shard_all_reduce(shard_grad(parameter), SHARD_SUM, group) before the step",
-                               slot->name, (long long)shard_pending_sums_ranks(pending, NULL));
+                               slot->name, (long long)ranks);
     }
     return SHARD_OK;
 }
