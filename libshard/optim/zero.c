@@ -90,8 +90,8 @@ static shard_status check_new(const shard_slot *slot)
     return SHARD_OK;
 }
 
-/* Whether the engine may take the parameter: it belongs to this engine, to none, or to the one data parallel that the
- * engine takes over. */
+/* Whether the optimizer's engine may have the parameter: it belongs to this engine, to none, or to the data parallel whose
+ * engine becomes the optimizer's. */
 static shard_status check_owner(const shard_slot *slot, const shard_engine *mine, const shard_engine *taken)
 {
     const shard_engine *engine = shard_engine_of(slot->parameter);
@@ -106,8 +106,9 @@ static shard_status check_owner(const shard_slot *slot, const shard_engine *mine
             slot->name);
     return shard_error(
         SHARD_ERROR_ARGUMENT,
-        "shard_zero_optimizer: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are "
-        "not: make one shard_data_parallel for all of them first, or make it after the optimizer has all of them",
+        "shard_zero_optimizer: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are under "
+        "another one or partitioned already: make one shard_data_parallel for all of them first, or make it after the "
+        "optimizer has all of them",
         slot->name);
 }
 
