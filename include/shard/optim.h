@@ -315,7 +315,8 @@ SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimize
 /* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
-/* Clears the gradients without a step. NULL is allowed. Not collective. */
+/* Clears the gradients, and the factors of clipping and of a gradient scaler, without a step. NULL is allowed. Not
+ * collective. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 
 /* The learning rate of the groups without an lr_scale; 0 for NULL. A rate that is negative, infinite or NaN is an error
