@@ -4,6 +4,8 @@
 #include "support/layers.h"
 #include "support/options.h"
 
+#include "device/device.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,6 +320,53 @@ START_TEST(test_one_fails)
 }
 END_TEST
 
+/* A rank that could not limit its gradients does not step by them with the others. */
+static shard_device_ops poor;
+
+static shard_status clips_nothing(shard_device *device, int64_t size, double bound, const double *scale, void *x,
+                                  shard_dtype dtype)
+{
+    (void)size, (void)bound, (void)scale, (void)x, (void)dtype;
+    return shard_error(SHARD_ERROR_MEMORY, "%s: no memory to clip", device->name);
+}
+
+static void one_clips_nothing(shard_group *world, void *context)
+{
+    bool fails = shard_group_rank(world) == 1;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(2), .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
+        check_ok(shard_backward(shard_sum(p)));
+        shard_device *device = shard_device_open(NULL);
+        const shard_device_ops *rich = device->ops;
+        poor = *rich;
+        poor.clip_value = clips_nothing;
+        device->ops = fails ? &poor : rich;
+        shard_status status = shard_clip_grad_value(sgd, 0.5);
+        device->ops = rich;
+        if (fails)
+            check_error(status, "*no memory to clip");
+        check_ok(shard_last_status());
+        check_error(shard_step(sgd),
+                    "rank 1 calls shard_step with clip value 0 while rank 0 calls shard_step with clip value 0.5");
+        ck_assert_double_eq(value_at(p, 0), 1);
+        check_ok(shard_clip_grad_value(sgd, 0.5)); /* again, on all ranks */
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(value_at(p, 0), 0.5);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_one_clips_nothing)
+{
+    run_job(2, one_clips_nothing, NULL);
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     shard_optimizer *sgd = sgd_of_list(shard_tensors_create(), .lr = 1.0);
@@ -408,6 +457,7 @@ int main(void)
     tcase_add_test(tcase, test_not_finite_together);
     tcase_add_test(tcase, test_one_has_none);
     tcase_add_test(tcase, test_one_fails);
+    tcase_add_test(tcase, test_one_clips_nothing);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_overlap);
     tcase_add_test(tcase, test_order);

@@ -317,10 +317,12 @@ START_TEST(test_swaps_together)
 }
 END_TEST
 
-/* What is frozen stands for its average, which takes no memory, until it trains; one that it has
- * already stays. */
-START_TEST(test_frozen)
+/* What is frozen stands for its average, which takes no memory, until it trains, whole or partitioned; one that it
+ * has already stays. */
+static void begins_when_it_trains(shard_group *world, void *context)
 {
+    int stage = *(int *)context;
+    (void)world;
     SHARD_SCOPE
     {
         shard_tensor *p = shard_ones(SHARD_SHAPE(1), .requires_grad = true, .dtype = SHARD_FLOAT64);
@@ -329,6 +331,8 @@ START_TEST(test_frozen)
         check_ok(shard_tensors_add(list, "p", p));
         check_ok(shard_tensors_add(list, "frozen", frozen));
         shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
+        if (stage)
+            ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = stage));
         shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
         int64_t before = shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_OPTIMIZER_STATE).current;
         for (int n = 0; n < 2; n++) {
@@ -340,7 +344,14 @@ START_TEST(test_frozen)
             shard_tensors_destroy(shard_ema_state_dict(ema));
         }
         ck_assert_int_lt(shard_get_memory_by_kind(shard_device_open(NULL), SHARD_MEMORY_OPTIMIZER_STATE).current - before, 1000);
+        shard_tensors *listed = shard_ema_state_dict(ema);
         shard_set_requires_grad(frozen, true);
+        if (stage) {
+            check_ok(add_group_of(sgd, shard_tensors_create()));
+            ck_assert_ptr_null(shard_ema_state_dict(ema)); /* the first one would have an average that is none */
+            check_error(shard_last_status(), "shard_ema: \"frozen\" was partitioned *while a state dict has the average*");
+        }
+        shard_tensors_destroy(listed);
         double average = 0, value = 5;
         for (int n = 0; n < 3; n++) {
             shard_set_requires_grad(frozen, n < 2); /* its average goes on when it is frozen again */
@@ -357,6 +368,11 @@ START_TEST(test_frozen)
         shard_ema_destroy(ema);
         shard_optimizer_destroy(sgd);
     }
+}
+
+START_TEST(test_frozen)
+{
+    run_job(_i ? 2 : 1, begins_when_it_trains, &_i); /* 0: without ZeRO */
 }
 END_TEST
 
@@ -461,7 +477,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_ranks, 0, CASES);
     tcase_add_test(tcase, test_takes_little_room);
     tcase_add_test(tcase, test_swaps_together);
-    tcase_add_test(tcase, test_frozen);
+    tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_test(tcase, test_collects_nothing);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);

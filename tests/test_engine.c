@@ -1,6 +1,6 @@
 /*
  * Data parallel with a stage of ZeRO, made before or after the optimizer: the same bits as without one, and refused
- * where it cannot be.
+ * where it cannot be. Optimizers that share its buckets, and gradients that are other tensors.
  */
 #include "support/host.h"
 #include "support/options.h"
@@ -247,12 +247,116 @@ START_TEST(test_stages_differ)
 }
 END_TEST
 
+/* Two parameters of one bucket with an optimizer each, of which one steps after each backward and the other one after two:
+ * what is added up is the gradient of the second one alone. */
+static void steps_at_different_times(shard_group *world, void *context)
+{
+    zero_way way = {.stage = *(int *)context % 3 + 1, .overlap = *(int *)context / 3};
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2];
+        shard_tensors *both = shard_tensors_create(), *list[2] = {shard_tensors_create(), shard_tensors_create()};
+        for (int i = 0; i < 2; i++) {
+            p[i] = shard_ones(SHARD_SHAPE(50), .requires_grad = true);
+            check_ok(shard_tensors_add(both, i ? "q" : "p", p[i]));
+            check_ok(shard_tensors_add(list[i], i ? "q" : "p", p[i]));
+        }
+        shard_data_parallel *dp = shard_data_parallel_create(both);
+        shard_optimizer *sgd[2] = {sgd_of_list(list[0], .lr = 1.0), sgd_of_list(list[1], .lr = 1.0)};
+        ck_assert_ptr_nonnull(zero_with(sgd[0], way));
+        for (int step = 1; step <= 4; step++) {
+            shard_tensor *loss = shard_add(shard_sum(p[0]), shard_sum(p[1]));
+            check_ok(shard_backward(shard_scale(loss, 2 * shard_group_rank(world))));
+            for (int i = 0; i <= (step % 2 == 0); i++)
+                check_ok(shard_step(sgd[i]));
+            for (int64_t j = 0; j < 50; j += 49) { /* by the average, 1 */
+                ck_assert_double_eq(value_at(p[0], j), 1 - step);
+                ck_assert_double_eq(value_at(p[1], j), 1 - step / 2 * 2);
+            }
+        }
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_destroy(sgd[i]);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(both);
+    }
+}
+
+START_TEST(test_different_times)
+{
+    run_job(2, steps_at_different_times, &_i);
+}
+END_TEST
+
+/* ---- gradients that are other tensors ---- */
+
+/* A step of lr 1 by the average of `gradient`, which is equal on all ranks. */
+static void check_step_by(shard_tensor *p, shard_tensor *gradient, int stage)
+{
+    shard_tensors *list = list_of(p);
+    shard_data_parallel *dp = shard_data_parallel_create(list, .stage = stage);
+    shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+    double *moved = values_of(p);
+    check_ok(shard_backward_from(shard_reshape(p, shard_tensor_shape(p)), gradient)); /* before its values are read */
+    double *by = values_of(gradient);
+    check_ok(shard_step(sgd));
+    for (int64_t i = 0; i < shard_numel(p); i++)
+        moved[i] -= by[i];
+    check_part(p, moved, 1e-6);
+    free(moved);
+    free(by);
+    shard_optimizer_destroy(sgd);
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(list);
+}
+
+/* A gradient that is the parameter's values, which may be partitioned, goes into the memory that is reduced. */
+static void takes_values_as_gradient(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
+        check_step_by(p, p, *(int *)context);
+    }
+}
+
+START_TEST(test_values_as_gradient)
+{
+    run_job(2, takes_values_as_gradient, &_i);
+}
+END_TEST
+
+/* So does the deferred gradient of another parameter. */
+static void takes_deferred_gradient(shard_group *world, void *context)
+{
+    (void)world;
+    shard_module *classifier = shard_nn_parallel_classifier(4, 6, NULL, .bias = false);
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_module_tensor(classifier, "weight");
+        shard_tensor *x = made_up(SHARD_SHAPE(3, 4), 2, SHARD_FLOAT32);
+        shard_tensor *labels = shard_full(SHARD_SHAPE(3), 5, .dtype = SHARD_INT64);
+        check_ok(shard_backward(shard_cross_entropy(shard_forward(classifier, x), labels)));
+        check_step_by(made_up_leaf(SHARD_SHAPE(6, 4), 1, SHARD_FLOAT32), shard_grad(weight), *(int *)context);
+    }
+    shard_module_destroy(classifier);
+}
+
+START_TEST(test_deferred_as_gradient)
+{
+    run_job(2, takes_deferred_gradient, &_i);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine");
     TCase *tcase = test_case(suite, "engine");
     tcase_add_loop_test(tcase, test_orders, 0, 3 * ORDERS);
     tcase_add_loop_test(tcase, test_accumulates, 0, 3);
+    tcase_add_loop_test(tcase, test_different_times, 0, 6);
+    tcase_add_loop_test(tcase, test_values_as_gradient, 0, 4); /* stages of ZeRO; 0: none */
+    tcase_add_loop_test(tcase, test_deferred_as_gradient, 0, 4);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_stages_differ);
     return test_run(suite);

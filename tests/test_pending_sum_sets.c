@@ -67,11 +67,11 @@ END_TEST
 /* ---- parts by hand ---- */
 
 /* A program's own columns of a layer, which no tensor says are some of a whole: the model
- * group has no replicas of them, only the data group. */
+ * group has no replicas of them, only the data group, which may be this rank alone. */
 static void sums_own_parts(shard_group *world, void *context)
 {
     (void)world;
-    int model = *(const int *)context;
+    int model = *(const int *)context / 2;
     shard_mesh *mesh = shard_mesh_create(.model = model);
     shard_group *data = shard_mesh_data_group(mesh), *across = shard_mesh_model_group(mesh);
     shard_range rows = shard_split_range(ROWS, shard_group_size(data), shard_group_rank(data));
@@ -84,7 +84,6 @@ static void sums_own_parts(shard_group *world, void *context)
         shard_tensor *part = shard_narrow(shard_detach(w), 0, columns.start, columns.size);
         double *values = values_of(part);
         shard_tensor *own = shard_from_host(values, shard_tensor_shape(part), .dtype = SHARD_FLOAT64, .requires_grad = true);
-        free(values);
         shard_tensor_set_replica_group(own, data);
         shard_tensors *list = shard_tensors_create();
         check_ok(shard_tensors_add(list, "own", own));
@@ -96,15 +95,25 @@ static void sums_own_parts(shard_group *world, void *context)
             shard_tensor *wanted = shard_scale(shard_narrow(shard_grad(w), 0, columns.start, columns.size), turn);
             check_close(shard_grad(own), wanted, 1e-12);
         }
+        shard_optimizer *sgd = shard_sgd(list, .lr = 0.5);
+        double *gradient = values_of(shard_grad(own));
+        check_ok(shard_step(sgd));
+        for (int64_t i = 0; i < shard_numel(own); i++)
+            values[i] -= 0.5 * gradient[i];
+        check_part(own, values, 1e-12);
+        shard_optimizer_destroy(sgd);
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
+        free(values);
+        free(gradient);
     }
     shard_mesh_destroy(mesh);
 }
 
 START_TEST(test_sums_own_parts)
 {
-    run_job(_i * 2, sums_own_parts, &_i);
+    int data = _i % 2 + 1, model = _i / 2;
+    run_job(data * model, sums_own_parts, &_i);
 }
 END_TEST
 
@@ -279,7 +288,7 @@ int main(void)
     Suite *suite = suite_create("pending_sum_sets");
     TCase *tcase = test_case(suite, "pending_sum_sets");
     tcase_add_test(tcase, test_sets);
-    tcase_add_loop_test(tcase, test_sums_own_parts, 1, 4); /* 2 data groups of this many */
+    tcase_add_loop_test(tcase, test_sums_own_parts, 2, 8); /* a mesh of _i % 2 + 1 times _i / 2 ranks */
     tcase_add_test(tcase, test_begins_anywhere);
     tcase_add_test(tcase, test_goes_on);
     tcase_add_loop_test(tcase, test_sums_once, 0, 2);

@@ -300,10 +300,17 @@ START_TEST(test_accumulates)
 }
 END_TEST
 
-/* Of data parallel's parameters half go to an optimizer that is shared out; it keeps the rest. */
+static zero_way halves[] = {
+    {.stage = 2},
+    {.stage = 1, .overlap = true},
+    {.stage = 2, .overlap = true},
+    {.stage = 3, .overlap = true},
+};
+
+/* Of data parallel's parameters half go to an optimizer that is partitioned; another one steps the rest. */
 static void shares_with_data_parallel(shard_group *world, void *context)
 {
-    (void)context;
+    zero_way half_way = *(zero_way *)context;
     SHARD_SCOPE
     {
         sorts a = make_sorts(world), b = make_sorts(world);
@@ -312,7 +319,7 @@ static void shares_with_data_parallel(shard_group *world, void *context)
         for (int64_t i = 0; i < shard_tensors_count(all) - 1; i++)
             check_ok(shard_tensors_add(half[i % 2], shard_tensors_name(all, i), shard_tensors_at(all, i)));
         shard_tensors_destroy(all);
-        shard_optimizer *sgd[3] = {sgd_of(list_sorts(&a)), zero_sgd_of(half[0], (zero_way){.stage = 2}), sgd_of(half[1])};
+        shard_optimizer *sgd[3] = {sgd_of(list_sorts(&a)), zero_sgd_of(half[0], half_way), sgd_of(half[1])};
         for (int step = 0; step < 3; step++) {
             back_sorts(&a, world, step);
             back_sorts(&b, world, step);
@@ -329,7 +336,7 @@ static void shares_with_data_parallel(shard_group *world, void *context)
 
 START_TEST(test_shares)
 {
-    run_job(3, shares_with_data_parallel, NULL);
+    run_job(3, shares_with_data_parallel, &halves[_i]);
 }
 END_TEST
 
@@ -545,7 +552,7 @@ int main(void)
     tcase_add_test(tcase, test_refuses_a_group);
     tcase = test_case(suite, "beside");
     tcase_add_loop_test(tcase, test_accumulates, 0, (int)(sizeof accumulations / sizeof *accumulations));
-    tcase_add_test(tcase, test_shares);
+    tcase_add_loop_test(tcase, test_shares, 0, (int)(sizeof halves / sizeof *halves));
     tcase_add_loop_test(tcase, test_late, 0, 3);
     tcase = test_case(suite, "failures");
     tcase_add_test(tcase, test_fails_to_share);

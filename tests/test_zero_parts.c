@@ -177,6 +177,46 @@ START_TEST(test_gaps)
 }
 END_TEST
 
+/* With eps 0 Adam's update of a zero is NaN: none comes into the gaps of gradients, which norms are taken of. Four parameters,
+ * so that each rank has two next to each other. */
+static void keeps_gaps_of_gradients(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context;
+    SHARD_SCOPE
+    {
+        static const char *const names[] = {"m.a", "m.b", "m.c", "m.d"};
+        shard_tensor *loss = shard_zeros(SHARD_SCALAR), *p[4];
+        shard_tensors *list = shard_tensors_create();
+        for (int i = 0; i < 4; i++) {
+            p[i] = made_up_leaf(SHARD_SHAPE(5), (uint64_t)i, SHARD_FLOAT32);
+            check_ok(shard_tensors_add(list, names[i], p[i]));
+        }
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_optimizer *lamb = lamb_of_list(list, .lr = 0.1, .eps = 0);
+        if (stage)
+            ck_assert_ptr_nonnull(shard_zero_optimizer(lamb, .stage = stage));
+        for (int step = 0; step < 3; step++) {
+            double norm;
+            for (int i = 0; i < 4; i++)
+                loss = shard_add(loss, shard_sum(p[i]));
+            check_ok(shard_backward(loss));
+            check_ok(shard_clip_grad_norm(lamb, 1e9, &norm));
+            ck_assert_double_eq_tol(norm, sqrt(20), 1e-6);
+            check_ok(shard_step(lamb));
+            loss = shard_zeros(SHARD_SCALAR);
+        }
+        shard_optimizer_destroy(lamb);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_gaps_of_gradients)
+{
+    run_job(2, keeps_gaps_of_gradients, &_i); /* 0: data parallel */
+}
+END_TEST
+
 /* A bucket ends where a module does, but for modules of more than two buckets. */
 static void ends_with_modules(shard_group *world, void *context)
 {
@@ -507,6 +547,7 @@ int main(void)
     tcase_add_test(tcase, test_whole_of_equal_sizes);
     tcase_add_loop_test(tcase, test_even, 0, RANK_COUNTS - 1);
     tcase_add_test(tcase, test_gaps);
+    tcase_add_loop_test(tcase, test_gaps_of_gradients, 0, 4);
     tcase_add_test(tcase, test_modules);
     tcase = test_case(suite, "values");
     add_ranks_test(tcase, test_reads_values);

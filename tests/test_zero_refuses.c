@@ -98,6 +98,43 @@ START_TEST(test_gone)
 }
 END_TEST
 
+/* Parameters that data parallel does not have are added to its engine; those of two engines cannot become one. */
+static void adds_what_data_parallel_lacks(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context % 3 + 1;
+    bool first = *(int *)context / 3;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_data_parallel *dp = average(list_of_one("p or q", first ? p : q));
+        shard_optimizer *sgd = zero_of(list_of(p, q), stage);
+        for (int step = 1; step <= 2; step++) {
+            check_ok(back(p, q));
+            check_ok(shard_step(sgd));
+            check_averaged(p, step);
+            check_averaged(q, step);
+        }
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+
+        shard_data_parallel *two[] = {average(list_of_one("p", p = leaf())), average(list_of_one("q", q = leaf()))};
+        sgd = sgd_of_list(list_of(p, q), .lr = 1.0);
+        ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
+        check_error(shard_last_status(),
+                    "*shard_zero_optimizer: \"q\" is under a shard_data_parallel, and others * another one*");
+        shard_optimizer_destroy(sgd);
+        for (int i = 0; i < 2; i++)
+            shard_data_parallel_destroy(two[i]);
+    }
+}
+
+START_TEST(test_adds)
+{
+    run_job(2, adds_what_data_parallel_lacks, &_i);
+}
+END_TEST
+
 /* Data parallel goes while its averaging is off: that of what it had left to shard_zero_optimizer is on
  * again. */
 static void averages_again(shard_group *world, void *context)
@@ -137,8 +174,7 @@ static void shares_once(shard_group *world, void *context)
         shard_optimizer *second = sgd_of_list(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
         ck_assert_ptr_null(shard_zero_optimizer(second, .stage = stage[1]));
         check_error(shard_last_status(), "*shard_zero_optimizer: \"p\" is partitioned already, by * another optimizer*");
-        check_error(add_group_of(third, list_of(p, NULL)),
-                    "*shard_zero_optimizer: \"p\" is partitioned already*");
+        check_error(add_group_of(third, list_of(p, NULL)), "*shard_zero_optimizer: \"p\" is partitioned already*");
         ck_assert_int_eq(third->count, 0);
         ck_assert_int_eq(third->group_count, 1);
         shard_optimizer_destroy(second);
@@ -319,7 +355,7 @@ static void comes_after_backward(shard_group *world, void *context)
         check_averaged(p, 1);
         shard_zero_grad(q);
         check_error(add_group_of(sgd, list_of_one("q", q)),
-                    "*shard_zero_optimizer: \"q\" is under a shard_data_parallel, and others * are not*");
+                    "*shard_zero_optimizer: \"q\" is under a shard_data_parallel, and others * partitioned already*");
         shard_data_parallel_destroy(dp);
         check_ok(add_group_of(sgd, list_of_one("q", q)));
         check_ok(back(p, q));
@@ -612,6 +648,7 @@ int main(void)
     TCase *tcase = test_case(suite, "refuses");
     tcase_add_loop_test(tcase, test_gone, 0, 3);
     tcase_add_loop_test(tcase, test_again, 0, 3);
+    tcase_add_loop_test(tcase, test_adds, 0, 6);
     tcase_add_loop_test(tcase, test_once, 0, 9);
     tcase_add_loop_test(tcase, test_frozen, 0, 6);
     tcase_add_loop_test(tcase, test_forgets, 0, 4);

@@ -266,8 +266,10 @@ SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_
 
 /* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If
  * any rank has an error, no rank updates a parameter, and all of them return the error: a failed backward never
- * moves a parameter. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient that is a pending sum
- * (shard/distributed.h), which shard_data_parallel or shard_all_reduce sums. Collective over the world. */
+ * moves a parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both
+ * before the next backward, which would add to them. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient
+ * that is a pending sum (shard/distributed.h) over ranks with replicas of the parameter, which shard_data_parallel or
+ * shard_all_reduce sums. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_step(shard_optimizer *optimizer);
 
 /* Whether shard_grad_scaler_step skipped the optimizer's last step because a gradient was not finite; do not advance the
@@ -313,7 +315,8 @@ SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimize
 /* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
-/* Clears the gradients without a step. NULL is allowed. Not collective. */
+/* Clears the gradients, and the factors of clipping and of a gradient scaler, without a step. NULL is allowed. Not
+ * collective. */
 SHARD_API void shard_optimizer_zero_grad(shard_optimizer *optimizer);
 
 /* The learning rate of the groups without an lr_scale; 0 for NULL. A rate that is negative, infinite or NaN is an error

@@ -126,10 +126,10 @@ typedef struct shard_zero_optimizer_options {
  *
  * Call it before backward, or after shard_step, and before state dicts are made; state that the optimizer has is kept.
  * `group` contains each parameter's replicas (NULL and the world fit any parameter). If an earlier shard_data_parallel has
- * the parameters, all parameters of that object are partitioned, and all optimizers step their ranges of them. Destroy
- * the optimizer before the groups.
- * Errors: ARGUMENT, a parameter that is partitioned already, that has a gradient, or whose state is in a state dict, or a
- * shard_data_parallel that has only some of the optimizer's parameters; UNSUPPORTED, a group with only some of a parameter's
+ * the parameters, all parameters of that object are partitioned, and all optimizers step their ranges of them; parameters of
+ * the optimizer that it lacks are added to its engine. Destroy the optimizer before the groups.
+ * Errors: ARGUMENT, a parameter that is partitioned already, that has a gradient, or whose state is in a state dict, or
+ * parameters under several shard_data_parallel objects; UNSUPPORTED, a group with only some of a parameter's
  * replicas, LARS or LAMB with overlap; MISMATCH, ranks that differ. NULL with the error set; the optimizer can then only be
  * destroyed. As torch.distributed.optim.ZeroRedundancyOptimizer.
  * Collective over the world; in stage 3 every use of a parameter is collective over its replicas.

@@ -102,11 +102,17 @@ static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, d
     return shard_ops(sum)->axpby(shard_device_of(sum), shard_numel(sum), alpha, from, beta, to, sum->dtype);
 }
 
+/* Whether there is no other reference to the tensor and its memory. */
+static bool is_own(const shard_tensor *x)
+{
+    return x->references == 1 && x->storage->references == 1;
+}
+
 /* A tensor with x's values to which there is no other reference: x itself if that is so, else a copy. Takes
  * over the caller's reference to x. */
 static shard_tensor *make_own(shard_tensor *x)
 {
-    if (!x || (x->references == 1 && x->storage->references == 1))
+    if (!x || is_own(x))
         return x;
     shard_tensor *copy = shard_keep(shard_tensor_like(x));
     if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
@@ -172,7 +178,7 @@ static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
         if (status != SHARD_OK)
             return shard_tensor_unref(gradient), status;
     }
-    if (leaf->grad && !leaf->has_grad && gradient->storage->materializer && !is_gradient_buffer(leaf, gradient)) {
+    if (leaf->grad && !leaf->has_grad && shard_source_of(gradient) && is_own(gradient)) { /* it stays deferred */
         shard_tensor_unref(leaf->grad);
         leaf->grad = NULL;
     }
@@ -292,8 +298,8 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
 {
     shard_edge *edge = &node->edge[input];
     if (!shard_shape_equal(&dx->shape, &edge->shape) || dx->dtype != edge->dtype) {
-        shard_error(SHARD_ERROR_INTERNAL, "backward of %s made a %s gradient of shape %s for a %s input of shape %s",
-                    node->name, shard_dtype_name(dx->dtype), shard_shape_text(&dx->shape), shard_dtype_name(edge->dtype),
+        shard_error(SHARD_ERROR_INTERNAL, "backward of %s made a %s gradient of shape %s for a %s input of shape %s", node->name,
+                    shard_dtype_name(dx->dtype), shard_shape_text(&dx->shape), shard_dtype_name(edge->dtype),
                     shard_shape_text(&edge->shape));
         return shard_tensor_unref(dx), shard_last_status();
     }

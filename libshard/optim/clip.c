@@ -245,7 +245,6 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_clip_grad_value: the value is %g: it may not be negative", value);
     SHARD_TRY(shard_last_status());
     SHARD_TRY(shard_optimizer_follow(optimizer));
-    optimizer->clip_value = value;
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     for (int64_t i = 0; i < optimizer->count; i++)
@@ -259,6 +258,8 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
         shard_device *device = shard_device_of(all[i].array[0]);
         status = device->ops->clip_value(device, run->size, value, scale, run->gradient, all[i].array[0]->dtype);
     }
+    if (status == SHARD_OK) /* the step compares the ranks' bounds: a rank that has failed has another one */
+        optimizer->clip_value = value;
     free(all);
     return status;
 }

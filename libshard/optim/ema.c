@@ -73,12 +73,16 @@ static average *average_of(shard_ema *ema, int64_t i)
     while (ema->count <= i)
         ema->averages[ema->count++] = (average){0};
     average *a = &ema->averages[i];
+    if (a->value && a->of != slot->range.tensor && !is_begun(a) && a->value->references == 1) {
+        shard_tensor_unref(a->value); /* of a parameter that was frozen, and is partitioned since */
+        a->value = NULL;
+    }
     if (!a->value)
         *a = (average){.of = slot->range.tensor, .value = shard_range_like(&slot->range, slot->range.tensor->dtype, 1, NULL, 0)};
     else if (a->of != slot->range.tensor)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_ema: \"%s\" was partitioned after its average was begun: call shard_zero_optimizer or "
-                               "shard_data_parallel_create first",
+                               "shard_ema: \"%s\" was partitioned after its average was begun, or while a state dict has the "
+                               "average: destroy that, or call shard_zero_optimizer or shard_data_parallel_create first",
                                slot->name);
     if (!a->value)
         return NULL;

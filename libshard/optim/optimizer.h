@@ -35,8 +35,9 @@ typedef struct shard_slot {
 } shard_slot;
 
 /* Applies a list of updates of the same types. An update is of one local range, or of several that are adjacent in memory and
- * have the same settings and number of steps. Between adjacent ranges are gaps of less than 64 bytes, with zeros in all
- * arrays: an update of zeros by zeros must leave zeros. */
+ * have the same settings and number of steps. Between adjacent ranges are gaps of less than 64 bytes. Gradients are zeros there,
+ * which sums over adjacent gradients include: a step leaves gradients as they are. Nothing reads the gaps of other arrays, which
+ * are zeros or, where the update of a zero is not one (Adam's with eps 0), NaN. */
 typedef shard_status shard_optimizer_step(const shard_optimizer *, shard_device *, int64_t count, const shard_update *updates,
                                           shard_update_types);
 
@@ -54,7 +55,7 @@ typedef struct shard_optimizer_ops {
      * computed from the norms. The updates then have a trust ratio. */
     shard_trust_options (*trust)(const shard_optimizer *, const shard_update *);
     /* NULL, or called before the norms are taken: replaces the gradients by the values that the norms are taken of and
-     * that the step uses, without weight decay and scale. */
+     * that the step uses, without weight decay and scale. Each update is of one local range. */
     shard_optimizer_step *prepare;
 } shard_optimizer_ops;
 
@@ -159,6 +160,9 @@ int64_t shard_runs_join(shard_run *all, int64_t count);
 
 /* Whether the slot has a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
+
+/* Clears the slot's gradient. */
+void shard_slot_zero_grad(const shard_slot *slot);
 
 /* Whether the local range counts in a sum over the world in which each element counts once: it does on the first of the
  * ranks that have the same range. */

@@ -24,6 +24,12 @@ bool shard_slot_has_gradient(const shard_slot *slot)
     return slot->parameter->requires_grad && shard_has_grad(slot->range.tensor) && !forgotten;
 }
 
+void shard_slot_zero_grad(const shard_slot *slot)
+{
+    shard_zero_grad(slot->parameter);
+    shard_zero_grad(slot->range.tensor);
+}
+
 bool shard_slot_counts(const shard_slot *slot)
 {
     bool is_partitioned = slot->range.tensor != slot->parameter; /* no other rank has the range */
@@ -115,12 +121,12 @@ static shard_status capture(shard_optimizer *optimizer, const shard_run *before,
     return s->update.factors ? SHARD_OK : shard_last_status();
 }
 
-/* Joins the runs, and calls step or prepare for each list. */
-static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, shard_run *all, int64_t count)
+/* Calls step or prepare for each list of the runs, which are sorted. */
+static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, const shard_run *all,
+                                  int64_t count)
 {
     shard_update *updates = optimizer->updates;
     shard_status status = SHARD_OK;
-    count = shard_runs_join(all, count);
     for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
         for (end = i; end < count && shard_runs_same_list(&all[i], &all[end]); end++)
             updates[end - i] = all[end].update;
@@ -128,6 +134,11 @@ static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimi
         status = call(optimizer, shard_device_of(value), end - i, updates, shard_optimizer_types(optimizer, value->dtype));
     }
     return status;
+}
+
+static shard_status step_runs(const shard_optimizer *optimizer, shard_run *all, int64_t count)
+{
+    return call_by_lists(optimizer, optimizer->ops->step, all, shard_runs_join(all, count));
 }
 
 /* ---- by layers ---- */
@@ -197,21 +208,18 @@ static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *
     return SHARD_OK;
 }
 
-/* The values that replace the gradients include weight decay and the gradients' scale. */
+/* The values that replace the gradients include weight decay and the gradients' scale. The runs are not joined: the
+ * gradients' gaps stay zeros, where LAMB's update with eps 0 is NaN. */
 static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, int64_t count)
 {
     if (!optimizer->ops->prepare)
         return SHARD_OK;
-    shard_run *joined = shard_calloc((size_t)count, sizeof *joined);
-    if (!joined)
-        return shard_last_status();
+    shard_runs_sort(all, count);
+    shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, all, count);
     for (int64_t i = 0; i < count; i++) {
-        joined[i] = all[i];
         all[i].update.weight_decay = 0;
         all[i].update.grad_scale = NULL;
     }
-    shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, joined, count);
-    free(joined);
     return status;
 }
 
@@ -235,7 +243,7 @@ static shard_status step_layers(const shard_optimizer *optimizer, shard_run *all
     if (squares && status == SHARD_OK)
         status = find_ratios(optimizer, device, all, count, squares, ratio);
     if (squares && status == SHARD_OK)
-        status = call_by_lists(optimizer, optimizer->ops->step, all, count);
+        status = step_runs(optimizer, all, count);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, squares, bytes);
     return status;
 }
@@ -287,7 +295,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
     if (optimizer->ops->trust)
         status = step_layers(optimizer, all, count);
     else if (status == SHARD_OK)
-        status = call_by_lists(optimizer, optimizer->ops->step, all, count);
+        status = step_runs(optimizer, all, count);
     return status;
 }
 
@@ -324,7 +332,8 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     return SHARD_OK;
 }
 
-/* Refuses a gradient that is one rank's summand: replicas would part ways. An engine has summed those of its parameters. */
+/* Refuses a gradient that is one rank's summand: replicas would part ways. An engine has summed those of its parameters.
+ * Where the replicas are known, ranks without one do not count: this rank has the whole gradient of its local shard. */
 static shard_status check_summed(const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
@@ -332,12 +341,13 @@ static shard_status check_summed(const shard_optimizer *optimizer)
         if (!shard_slot_has_gradient(slot) || shard_engine_of(slot->parameter))
             continue;
         const shard_pending_sums *pending = &slot->range.tensor->leaf->grad->pending;
-        if (pending->count > 0)
+        int64_t ranks = shard_pending_sums_ranks(pending, shard_leaf_of(slot->parameter)->replicas);
+        if (ranks > 1)
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: the gradient of \"%s\" is a pending sum over %lld ranks, of which this rank has its "
                                "summand: shard_data_parallel_create makes training take the sum, or call "
                                "shard_all_reduce(shard_grad(parameter), SHARD_SUM, group) before the step",
-                               slot->name, (long long)shard_pending_sums_ranks(pending, NULL));
+                               slot->name, (long long)ranks);
     }
     return SHARD_OK;
 }
@@ -384,10 +394,8 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
 {
     if (optimizer)
         shard_optimizer_follow(optimizer);
-    for (int64_t i = 0; optimizer && i < optimizer->count; i++) {
-        shard_zero_grad(optimizer->slots[i].parameter);
-        shard_zero_grad(optimizer->slots[i].range.tensor);
-    }
+    for (int64_t i = 0; optimizer && i < optimizer->count; i++)
+        shard_slot_zero_grad(&optimizer->slots[i]);
     if (optimizer) {
         optimizer->scaled = false;
         optimizer->clip_value = 0;

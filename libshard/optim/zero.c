@@ -90,8 +90,8 @@ static shard_status check_new(const shard_slot *slot)
     return SHARD_OK;
 }
 
-/* Whether the engine may take the parameter: it belongs to this engine, to none, or to the one data parallel that the
- * engine takes over. */
+/* Whether the optimizer's engine may have the parameter: it belongs to this engine, to none, or to the data parallel whose
+ * engine becomes the optimizer's. */
 static shard_status check_owner(const shard_slot *slot, const shard_engine *mine, const shard_engine *taken)
 {
     const shard_engine *engine = shard_engine_of(slot->parameter);
@@ -106,8 +106,9 @@ static shard_status check_owner(const shard_slot *slot, const shard_engine *mine
             slot->name);
     return shard_error(
         SHARD_ERROR_ARGUMENT,
-        "shard_zero_optimizer: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are "
-        "not: make one shard_data_parallel for all of them first, or make it after the optimizer has all of them",
+        "shard_zero_optimizer: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are under "
+        "another one or partitioned already: make one shard_data_parallel for all of them first, or make it after the "
+        "optimizer has all of them",
         slot->name);
 }
 
@@ -175,9 +176,14 @@ static bool is_in(const shard_slot *slot, const void *bucket)
     return shard_engine_is_in(slot->parameter, bucket);
 }
 
-static void step_bucket(const shard_bucket *bucket, void *optimizer)
+/* Another optimizer steps by the gradients of the bucket's other parameters. */
+static void step_bucket(const shard_bucket *bucket, void *context)
 {
+    shard_optimizer *optimizer = context;
     shard_optimizer_step_where(optimizer, is_in, bucket);
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (is_in(&optimizer->slots[i], bucket))
+            shard_slot_zero_grad(&optimizer->slots[i]);
 }
 
 bool shard_zero_overlaps(const shard_optimizer *optimizer)

@@ -131,6 +131,20 @@ static bool accumulates(const shard_bucket *bucket)
     return false;
 }
 
+/* The bucket's sum is added to all of its local gradients or to none. If it is added, those that an optimizer has cleared
+ * since, while another one has not, become zeros. */
+static void begin_adding(shard_bucket *bucket)
+{
+    shard_unit *unit = bucket->unit;
+    unit->adds = accumulates(bucket);
+    for (int64_t i = 0; i < bucket->count && unit->adds && unit->local_gradients; i++) {
+        const shard_tensor *local = bucket->entries[i].local;
+        void *memory = local->leaf->has_grad ? NULL : shard_tensor_memory_to_write(local->leaf->grad);
+        if (memory)
+            unit->device->ops->zero(unit->device, memory, shard_tensor_bytes(local));
+    }
+}
+
 /* Starts to sum the gradients, or what of them has not been streamed; after an error the other ranks learn of it.
  * Values that only backward needed are evicted. */
 static void start(shard_bucket *bucket)
@@ -150,7 +164,7 @@ static void start(shard_bucket *bucket)
     char *all = shard_storage_memory(unit->gradients);
     if (all && unit->local_gradients)
         shard_bucket_zero_gaps(bucket, all);
-    unit->adds = accumulates(bucket);
+    begin_adding(bucket);
     if (bucket->row_blocks) {
         shard_row_blocks_stream_rest(bucket->row_blocks, all);
         return;
@@ -177,10 +191,6 @@ static void update(shard_bucket *bucket)
     const shard_engine *engine = bucket->engine;
     engine->reduced(bucket, engine->reduced_context);
     publish(bucket);
-    for (int64_t i = 0; i < bucket->count; i++) {
-        shard_zero_grad(bucket->entries[i].parameter);
-        shard_zero_grad(bucket->entries[i].local);
-    }
 }
 
 /* Waits for the collectives that were started. */

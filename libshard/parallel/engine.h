@@ -42,7 +42,7 @@ void shard_engine_set_sync(shard_engine *engine, bool sync);
 shard_status shard_engine_publish(shard_engine *engine, bool all);
 
 /* Sets a function that updates each bucket during backward, when its gradients and those of the buckets before it have
- * been reduced. Then the bucket is published and its gradients are cleared. NULL: no function. */
+ * been reduced, and clears the gradients by which it has. The others stay. Then the bucket is published. NULL: no function. */
 void shard_engine_on_reduced(shard_engine *engine, void (*function)(const shard_bucket *, void *context), void *context);
 
 #endif
