@@ -6,6 +6,8 @@
 #include "support/collectives.h"
 #include "support/ranks.h"
 
+#include "base/dtype.h"
+#include "base/memory.h"
 #include "comm/comm.h"
 #include "device/device.h"
 
@@ -38,7 +40,8 @@ static void check(shard_group *world, bool brief)
 
 static void show_environment(void)
 {
-    static const char *const names[] = {"LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"};
+    static const char *const names[] = {"LOCAL_RANK",  "WORLD_SIZE",  "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"};
     char line[512];
     int used = snprintf(line, sizeof line, "RANK=%s", getenv("RANK"));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -103,8 +106,93 @@ static void act_alone(const char *what, bool odd)
         exit(0);
 }
 
+/* ---- memory ---- */
+
+static int64_t until_one_fails; /* allocations; 0: none does */
+
+static void *failing_calloc(size_t count, size_t size)
+{
+    return until_one_fails > 0 && --until_one_fails == 0 ? NULL : calloc(count, size);
+}
+
+static void allocate_by(void *(*function)(size_t, size_t))
+{
+    static shard_memory_calls calls;
+    calls = (shard_memory_calls){function, realloc};
+    shard_memory_calls_used = &calls;
+}
+
+typedef struct collective_case {
+    shard_collective_kind kind;
+    shard_dtype dtype;
+    bool inside; /* the rank's piece lies in the data */
+} collective_case;
+
+enum { CASES = 7, RANKS_MOST = 8, PIECE_MOST = 1000 };
+static const collective_case cases[CASES] = {
+    {SHARD_COLLECTIVE_ALL_REDUCE, SHARD_FLOAT32, true},      {SHARD_COLLECTIVE_ALL_REDUCE, SHARD_BFLOAT16, true},
+    {SHARD_COLLECTIVE_BROADCAST, SHARD_FLOAT32, true},       {SHARD_COLLECTIVE_ALL_GATHER, SHARD_FLOAT32, true},
+    {SHARD_COLLECTIVE_REDUCE_SCATTER, SHARD_FLOAT32, true},  {SHARD_COLLECTIVE_REDUCE_SCATTER, SHARD_FLOAT32, false},
+    {SHARD_COLLECTIVE_REDUCE_SCATTER, SHARD_BFLOAT16, true},
+};
+
+/* Of ones; a value that is not the collective's ends the program. */
+static shard_status collect_ones(shard_group *world, const collective_case *c)
+{
+    static float data[RANKS_MOST * PIECE_MOST], apart[PIECE_MOST];
+    int64_t counts[RANKS_MOST], total = 0;
+    int size = shard_group_size(world), member = shard_group_rank(world);
+    bool pieces = c->kind == SHARD_COLLECTIVE_ALL_GATHER || c->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+    bool sums = c->kind == SHARD_COLLECTIVE_ALL_REDUCE || c->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+    for (int i = 0; i < size; i++)
+        total += counts[i] = PIECE_MOST - 10 * i;
+    for (int64_t i = 0; i < total; i++)
+        if (c->dtype == SHARD_BFLOAT16)
+            ((uint16_t *)(void *)data)[i] = shard_float_to_bfloat16(1);
+        else
+            data[i] = c->kind == SHARD_COLLECTIVE_BROADCAST && member != 0 ? 0 : 1;
+    char *own = (char *)data + (size_t)shard_count_before(counts, member) * shard_dtype_size(c->dtype);
+    void *mine = c->inside ? own : (char *)apart;
+    shard_collective call = {.kind = c->kind, .send = data, .receive = data, .count = total, .dtype = c->dtype};
+    if (pieces)
+        call.counts = counts;
+    if (c->kind == SHARD_COLLECTIVE_ALL_GATHER)
+        call.send = mine;
+    if (c->kind == SHARD_COLLECTIVE_REDUCE_SCATTER)
+        call.receive = mine;
+    shard_request *request = shard_group_post(world, &call);
+    if (shard_group_wait(world, NULL, request) != SHARD_OK)
+        return shard_last_status();
+    const char *result = call.receive;
+    int64_t last = (c->kind == SHARD_COLLECTIVE_REDUCE_SCATTER ? counts[member] : total) - 1;
+    float got = c->dtype == SHARD_BFLOAT16 ? shard_bfloat16_to_float(((const uint16_t *)(const void *)result)[last])
+                                           : ((const float *)(const void *)result)[last];
+    ck_assert_msg(got == (float)(sums ? size : 1), "%s gives %g", shard_collective_name(c->kind), (double)got);
+    return SHARD_OK;
+}
+
+/* Each allocation of the odd rank fails in each collective: all ranks have the error, and the next collective is right. */
+static void lack_memory(shard_group *world, bool odd)
+{
+    int failures = 0;
+    allocate_by(failing_calloc);
+    for (int i = 0; i < CASES; i++)
+        for (int64_t number = 1;; number++, failures++) {
+            until_one_fails = odd ? number : 0;
+            shard_status status = collect_ones(world, &cases[i]);
+            until_one_fails = 0;
+            if (status == SHARD_OK)
+                break;
+            check_error(odd ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 1: no memory for *");
+            check_ok(collect_ones(world, &cases[i]));
+        }
+    printf("rank %d: %d allocations failed\n", rank, failures);
+}
+
 static void act(shard_group *world, const char *what, bool odd)
 {
+    if (strcmp(what, "memory") == 0)
+        lack_memory(world, odd);
     if (strcmp(what, "check") == 0 || strcmp(what, "brief") == 0)
         check(world, *what == 'b');
     if (strcmp(what, "kill") == 0 && odd)

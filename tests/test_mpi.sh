@@ -28,6 +28,10 @@ expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of 
 expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 "$run" -n 4 "$program" skip 3
 expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to shard_barrier" "$run" -n 3 "$program" leave 1
 expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" "$run" -n 3 "$program" kill 1
+for count in 1073741824 100; do
+    expect "no memory for a collective, calls of $count" 0 "rank 1: [1-9][0-9]* allocations failed" \
+        env SHARD_TIMEOUT=5 SHARD_MPI_COUNT=$count "$run" -n 3 "$program" memory 1
+done
 expect "the deadline" "[1-9]*" "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$run" -n 3 "$program" late 1
 

@@ -198,6 +198,8 @@ static void mpi_close(shard_group *group)
 static const shard_transport mpi_transport = {
     .name = "mpi",
     .split = mpi_split,
+    .prepare = mpi_prepare,
+    .discard = mpi_discard,
     .post = mpi_post,
     .test = mpi_test,
     .wait = mpi_wait,
