@@ -1,5 +1,5 @@
 /*
- * A program for launchers to start: rank_program WHAT [RANK]. Does what a good
+ * A program for launchers to start: rank_program WHAT [RANK [FILE]]. Does what a good
  * or bad program would, RANK differently from the others. A program whose
  * error is left prints it and exits with 1.
  */
@@ -115,6 +115,19 @@ static void *failing_calloc(size_t count, size_t size)
     return until_one_fails > 0 && --until_one_fails == 0 ? NULL : calloc(count, size);
 }
 
+/* The lists of the world, which a rank takes when MPI has started, before the first collective. */
+static void *poor_calloc(size_t count, size_t size)
+{
+    return size == SHARD_COMM_TEXT ? NULL : calloc(count, size);
+}
+
+static void *slow_calloc(size_t count, size_t size)
+{
+    if (size == SHARD_COMM_TEXT)
+        sleep(5);
+    return calloc(count, size);
+}
+
 static void allocate_by(void *(*function)(size_t, size_t))
 {
     static shard_memory_calls calls;
@@ -189,6 +202,21 @@ static void lack_memory(shard_group *world, bool odd)
     printf("rank %d: %d allocations failed\n", rank, failures);
 }
 
+/* Leaves what it writes in a stream that nobody closes. */
+static void write_unclosed(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs("what was written\n", file);
+}
+
+/* The rank as MPI's launcher says it, before MPI runs. */
+static int launched_rank(void)
+{
+    const char *openmpi = getenv("OMPI_COMM_WORLD_RANK"), *mpich = getenv("PMI_RANK");
+    return openmpi ? atoi(openmpi) : mpich ? atoi(mpich) : -1;
+}
+
 static void act(shard_group *world, const char *what, bool odd)
 {
     if (strcmp(what, "memory") == 0)
@@ -213,7 +241,7 @@ static void act(shard_group *world, const char *what, bool odd)
             shard_barrier(pair);
     }
     /* What fails goes home at once, what has an error still takes part. */
-    if (!((strcmp(what, "fail") == 0 || strcmp(what, "leave") == 0) && odd))
+    if (!((strcmp(what, "fail") == 0 || strcmp(what, "leave") == 0 || strcmp(what, "unclosed") == 0) && odd))
         shard_barrier(world);
 }
 
@@ -231,9 +259,15 @@ int main(int count, char **arguments)
     rank = number ? atoi(number) : -1;
     if (strstr("environment output input signal stubborn early lonely", what))
         act_alone(what, rank == odd);
+    if (strcmp(what, "poor") == 0 && launched_rank() == odd)
+        allocate_by(poor_calloc);
+    if (strcmp(what, "slow") == 0 && launched_rank() == odd)
+        allocate_by(slow_calloc);
     shard_group *world = shard_world_open(&count, &arguments);
     if (world) {
         rank = shard_group_rank(world);
+        if (strcmp(what, "unclosed") == 0 && rank == 0)
+            write_unclosed(arguments[3]);
         act(world, what, rank == odd);
     }
     shard_status status = shard_last_status();

@@ -124,6 +124,7 @@ typedef struct shard_transport {
     shard_status (*leave)(shard_group *);
     /* Frees the group's state; for the world, also leaves it. */
     void (*close)(shard_group *);
+    bool ends_process; /* close of the world does not return if the ranks cannot leave together: the error is printed before */
     bool takes_small; /* also takes data that fits into the fingerprint: to read it there would wait for the device */
 } shard_transport;
 

@@ -206,6 +206,7 @@ static const shard_transport mpi_transport = {
     .probe = mpi_probe,
     .abort = mpi_send_abort_notice,
     .close = mpi_close,
+    .ends_process = true,
 };
 
 static shard_status find_hosts(void)
