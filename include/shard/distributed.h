@@ -64,7 +64,7 @@ typedef struct shard_mesh shard_mesh;
 #define SHARD_MESH_AXES 4
 
 typedef struct shard_mesh_axis {
-    const char *name; /* up to 15 characters; read in the call */
+    const char *name; /* up to 15 characters; read in the call. NULL: there is no axis from here on */
     int size;         /* ranks along it; -1, for one axis at most: the ranks that the others leave */
 } shard_mesh_axis;
 
