@@ -415,6 +415,31 @@ START_TEST(test_joining)
 }
 END_TEST
 
+/* A rank that is the whole job joins, or lacks memory. */
+START_TEST(test_joining_alone)
+{
+    int failures = shared->failures;
+    int64_t number = 1;
+    traced_functions = shared->functions;
+    allocations_watch(shard_cpu());
+    for (;; number++) {
+        allocations_fail_at(number);
+        shard_status status = shard_init_with(NULL);
+        bool reached = allocations_failed();
+        allocations_fail_at(0);
+        if (reached ? !is_memory_error() || shard_world() : status != SHARD_OK)
+            report("shard_init_with alone", number, "another error");
+        if (!reached)
+            break;
+        shard_clear_error();
+    }
+    shared->cases += (int)number - 1;
+    ck_assert_int_gt(number, 2);
+    ck_assert_int_eq(shard_finalize(), 0);
+    ck_assert_int_eq(shared->failures, failures);
+}
+END_TEST
+
 /* ---- all functions ---- */
 
 /* Functions that the programs do not call. */
@@ -469,6 +494,7 @@ int main(void)
     tcase = test_case(suite, "joining");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_joining, 0, (every() ? 10 : 2) * 2 * RANKS);
+    tcase_add_test(tcase, test_joining_alone);
     tcase = test_case(suite, "functions");
     tcase_add_test(tcase, test_functions);
     int failed = test_run(suite);

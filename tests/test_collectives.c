@@ -186,8 +186,8 @@ static void reduces_and_scatters(shard_group *world, void *context)
         shard_tensor *own_x = own_part(SHARD_SHAPE(rows_of(rank), in), 0, world, rows_before(rank), rows, 1);
         shard_tensor *own_w = own_part(SHARD_SHAPE(part.size, in), 0, world, part.start, out, 2);
         shard_tensor *y = shard_linear(shard_gather_from_group(own_x, 0, world), own_w, NULL);
-        shard_tensor *own_g = shard_as_split(shard_empty(SHARD_SHAPE(rows, part.size), .dtype = SHARD_FLOAT64), 1, world, part.start,
-                                             out);
+        shard_tensor *own_g =
+            shard_as_split(shard_empty(SHARD_SHAPE(rows, part.size), .dtype = SHARD_FLOAT64), 1, world, part.start, out);
         fill_made_up(own_g, 3);
         check_ok(shard_backward_from(y, own_g));
         double *dx = values_of(shard_grad(x)), *dw = values_of(shard_grad(w));
@@ -259,6 +259,54 @@ static void reduces(shard_group *world, void *context)
         check_close(shard_grad(x), w, 0);
     }
 }
+
+static shard_tensor *summand(int rank, shard_group *group)
+{
+    return shard_as_placed(shard_full(SHARD_SHAPE(2), rank + 1), (shard_placement){.kind = SHARD_PARTIAL, .group = group});
+}
+
+static void check_sum(shard_tensor *x, shard_group *group, shard_placement_kind kind, double sum)
+{
+    check_ok(shard_all_reduce(x, SHARD_SUM, group));
+    ck_assert_int_eq(shard_tensor_placement(x).kind, kind);
+    ck_assert_double_eq(value_at(shard_as_placed(x, (shard_placement){0}), 1), sum);
+}
+
+/* In place: a sum of summands is the whole value, and their maximum is nothing. */
+static void reduces_summands(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    ck_assert_msg(mesh != NULL, "%s", shard_last_error());
+    shard_group *model = shard_mesh_model_group(mesh), *data = shard_mesh_data_group(mesh);
+    double in_model = rank < 2 ? 3 : 7, in_data = rank % 2 ? 6 : 4;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = summand(rank, model);
+        check_sum(x, model, SHARD_LOCAL, in_model);
+        ck_assert_double_eq(value_at(shard_add(x, x), 0), 2 * in_model); /* as of any local tensor */
+        check_sum(summand(rank, model), data, SHARD_PARTIAL, in_data);
+        check_sum(summand(rank, model), world, SHARD_LOCAL, 10);
+        check_sum(summand(rank, world), world, SHARD_LOCAL, 10);
+        for (shard_reduce_op op = SHARD_MAX; op <= SHARD_MIN; op++) {
+            x = summand(rank, world);
+            ck_assert_int_eq(shard_all_reduce(x, op, world), SHARD_ERROR_UNSUPPORTED);
+            check_error(SHARD_ERROR_UNSUPPORTED, "rank 0: shard_all_reduce: no rule *");
+            check_sum(x, world, SHARD_LOCAL, 10);
+        }
+        x = rank == 1 ? summand(rank, world) : shard_ones(SHARD_SHAPE(2));
+        ck_assert_int_ne(shard_all_reduce(x, SHARD_MAX, world), SHARD_OK);
+        check_error(rank == 1 ? SHARD_ERROR_UNSUPPORTED : SHARD_ERROR_PEER, "rank 1: shard_all_reduce: no rule *");
+    }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_reduce_summands)
+{
+    run_job(4, reduces_summands, NULL);
+}
+END_TEST
 
 /* copy forward is nothing; backward it sums what members' own parts made of it. */
 static void copies(shard_group *world, void *context)
@@ -342,11 +390,11 @@ START_TEST(test_lacks_memory)
 }
 END_TEST
 
-#define RANKS_TEST(test, body) \
-    START_TEST(test)           \
-    {                          \
-        run_job(rank_counts[_i], body, NULL); \
-    }                          \
+#define RANKS_TEST(test, body)                                                                                                   \
+    START_TEST(test)                                                                                                             \
+    {                                                                                                                            \
+        run_job(rank_counts[_i], body, NULL);                                                                                    \
+    }                                                                                                                            \
     END_TEST
 RANKS_TEST(test_gather_rows, gathers_rows)
 RANKS_TEST(test_gather_columns, gathers_columns)
@@ -381,6 +429,7 @@ int main(void)
     add_ranks_test(tcase, test_reduce);
     add_ranks_test(tcase, test_copy);
     add_ranks_test(tcase, test_copy_for_own_losses);
+    tcase_add_test(tcase, test_reduce_summands);
     tcase_add_test(tcase, test_shapes_that_differ);
     tcase_add_test(tcase, test_lacks_memory);
     return test_run(suite);

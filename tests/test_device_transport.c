@@ -3,9 +3,11 @@
  * takes and what the log says of it, communicators of meshes, and the order of streams.
  */
 #include "support/collectives.h"
+#include "support/full_pool.h"
 #include "support/gpu.h"
 #include "support/job.h"
 
+#include "base/memory.h"
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
 
@@ -85,6 +87,38 @@ START_TEST(test_is_forbidden_on_one)
 {
     set_gpus("3", "1");
     run_job(3, is_forbidden_on_one, "go through host memory: rank 1: SHARD_NCCL is 0");
+}
+END_TEST
+
+static bool fails; /* the next allocation of offers */
+
+static void *calloc_but_offers(size_t count, size_t size)
+{
+    bool now = fails && size == SHARD_OFFER_BYTES;
+    fails &= !now;
+    return now ? NULL : calloc(count, size);
+}
+
+/* One rank has no memory for the choice: none has chosen, and all choose again. */
+static void chooses_again(shard_group *world, void *context)
+{
+    static const shard_memory_calls calls = {calloc_but_offers, realloc};
+    float *data = make_filled(1000, 1);
+    bool odd = shard_group_rank(world) == 1;
+    shard_memory_calls_used = &calls;
+    fails = odd;
+    ck_assert_int_ne(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_OK);
+    ck_assert(!fails);
+    check_error(odd ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 1: no memory for *");
+    ck_assert_str_eq(device_transport_of(world), "none yet");
+    check_sum_of_ranks(world);
+    ck_assert_str_eq(device_transport_of(world), context);
+}
+
+START_TEST(test_chooses_again)
+{
+    set_gpus("2", _i ? "1" : "0");
+    run_job(2, chooses_again, _i ? "nccl" : "host memory");
 }
 END_TEST
 
@@ -280,6 +314,48 @@ START_TEST(test_sums_in_turns)
 }
 END_TEST
 
+enum { MANY = 1 << 20 };
+
+static void sum_ones(shard_group *world, int64_t count, uint16_t *data)
+{
+    uint16_t last = 0;
+    check_ok(gpu()->ops->fill(gpu(), count, 1, data, SHARD_BFLOAT16));
+    check_ok(shard_group_all_reduce(world, gpu(), data, count, SHARD_BFLOAT16, SHARD_SUM));
+    check_ok(gpu()->ops->copy_out(gpu(), &last, data + count - 1, sizeof last));
+    ck_assert_int_eq(last, 0x4000 /* 2 */);
+}
+
+/* One rank has no memory for a sum's buffers: all have the error, none waits for it, and the next sum is right. */
+static void lacks_memory(shard_group *world, void *context)
+{
+    int64_t count = *(int64_t *)context, counts[] = {count - 100, 100};
+    int rank = shard_group_rank(world);
+    uint16_t *data = gpu()->ops->allocate(gpu(), MANY * sizeof *data);
+    sum_ones(world, count, data);
+    for (int i = 0; i < 2; i++) {
+        full_pool *pool = rank == 1 ? full_pool_take(gpu()) : NULL;
+        shard_status status = i == 0 ? shard_group_all_reduce(world, gpu(), data, count, SHARD_BFLOAT16, SHARD_SUM)
+                                     : shard_group_reduce_scatter(world, gpu(), data, rank ? data + counts[0] : data, counts,
+                                                                  SHARD_BFLOAT16, SHARD_SUM);
+        ck_assert_int_ne(status, SHARD_OK);
+        ck_assert_int_ne(shard_agree(world), SHARD_OK);
+        check_error(rank == 1 ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 1: *no memory for * bytes*");
+        if (pool)
+            full_pool_release(gpu(), pool, 1, 0);
+        sum_ones(world, count, data);
+    }
+    ck_assert_str_eq(device_transport_of(world), "nccl");
+}
+
+START_TEST(test_lacks_memory)
+{
+    int64_t counts[] = {20000, MANY}; /* gathered whole; by pieces */
+    set_gpus("2", "1");
+    setenv("SHARD_CUDA_EMULATION_MEMORY", "64M", 1);
+    run_job(2, lacks_memory, &counts[_i]);
+}
+END_TEST
+
 /* More than there is pinned memory: by several pieces. */
 static void goes_by_pieces(shard_group *world, void *context)
 {
@@ -317,7 +393,7 @@ static void gather_unevenly(shard_group *world)
 /* Every group of calls costs a thread of NCCL's, made and joined. */
 static void counts_threads(shard_group *world, void *context)
 {
-    enum { MANY = 300000, MIB = 1 << 20 };
+    enum { SOME = 300000, MIB = 1 << 20 };
     unsigned long each = context ? 1 : 0, start;
     check_sum_of_ranks(world);
     start = ncclEmulatedThreads();
@@ -327,10 +403,10 @@ static void counts_threads(shard_group *world, void *context)
     sum_alike(world, 1000, SHARD_BFLOAT16, 64 * MIB); /* gathered whole */
     ck_assert_uint_eq(ncclEmulatedThreads() - start, each);
     start = ncclEmulatedThreads();
-    sum_alike(world, MANY, SHARD_BFLOAT16, 64 * MIB); /* pieces exchanged, sums gathered */
+    sum_alike(world, SOME, SHARD_BFLOAT16, 64 * MIB); /* pieces exchanged, sums gathered */
     ck_assert_uint_eq(ncclEmulatedThreads() - start, 2 * each);
     start = ncclEmulatedThreads();
-    sum_alike(world, MANY, SHARD_BFLOAT16, MIB); /* in two turns */
+    sum_alike(world, SOME, SHARD_BFLOAT16, MIB); /* in two turns */
     ck_assert_uint_eq(ncclEmulatedThreads() - start, 3 * each);
     start = ncclEmulatedThreads();
     gather_unevenly(world);
@@ -382,7 +458,8 @@ static void tells_of_labels(shard_group *world, void *context)
     float *data = make_filled(1000, 1), host[1000] = {0};
     check_sum_of_ranks(world);
     for (int which = 0; which < 4; which++) {
-        SHARD_SCOPE {
+        SHARD_SCOPE
+        {
             label_badly(world);
             shard_status status = which == 0   ? shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX)
                                   : which == 1 ? shard_group_all_reduce(world, gpu(), data, 3, SHARD_FLOAT32, SHARD_MAX)
@@ -425,7 +502,8 @@ static void goes_on(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *logits = shard_as_split(shard_zeros(SHARD_SHAPE(3, 2)), 1, world, 2 * rank, 4);
         int64_t labels[] = {0, 1 + rank, 3};
         shard_tensor *loss = shard_cross_entropy(logits, shard_from_host(labels, SHARD_SHAPE(3), .dtype = SHARD_INT64));
@@ -508,6 +586,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_shares_by_nccl, 0, 3);
     tcase_add_test(tcase, test_is_forbidden);
     tcase_add_test(tcase, test_is_forbidden_on_one);
+    tcase_add_loop_test(tcase, test_chooses_again, 0, 2);
     tcase_add_loop_test(tcase, test_split, 0, 6);
     tcase_add_test(tcase, test_split_busy);
     tcase_add_test(tcase, test_split_mixed);
@@ -523,5 +602,6 @@ int main(void)
     tcase_add_test(sums, test_disagrees_on_sums);
     tcase_add_loop_test(sums, test_sums_in_turns, 0, 3);
     tcase_add_loop_test(sums, test_counts_threads, 0, 2);
+    tcase_add_loop_test(sums, test_lacks_memory, 0, 2);
     return test_run(suite);
 }

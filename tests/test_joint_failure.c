@@ -6,6 +6,7 @@
 
 #include "base/kept_error.h"
 #include "comm/comm.h"
+#include "comm/culprits.h"
 #include "comm/shm/segment.h"
 
 #include <fcntl.h>
@@ -23,6 +24,31 @@ static double now(void)
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
+
+/* ---- ranks by name ---- */
+
+/* A text has room for what follows the names of many ranks. */
+START_TEST(test_names_many_ranks)
+{
+    enum { RANKS = 300 };
+    bool marked[RANKS];
+    char text[SHARD_COMM_TEXT] = "";
+    for (int i = 0; i < RANKS; i++)
+        marked[i] = true;
+    shard_write_culprits(RANKS, marked, "shard_barrier", NULL, text, sizeof text);
+    ck_assert_str_eq(text,
+                     "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 292 more did not come to shard_barrier within 600 s (SHARD_TIMEOUT)");
+    for (int i = 2; i < RANKS; i++)
+        marked[i] = i < 8;
+    text[0] = '\0';
+    shard_name_world_ranks(RANKS, marked, text, sizeof text);
+    ck_assert_str_eq(text, "ranks 0, 1, 2, 3, 4, 5, 6 and 7");
+    marked[299] = true;
+    text[0] = '\0';
+    shard_name_world_ranks(RANKS, marked, text, sizeof text);
+    ck_assert_str_eq(text, "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more");
+}
+END_TEST
 
 /* ---- different calls ---- */
 
@@ -609,7 +635,9 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("joint failure");
-    TCase *tcase = test_case(suite, "calls");
+    TCase *tcase = test_case(suite, "names");
+    tcase_add_test(tcase, test_names_many_ranks);
+    tcase = test_case(suite, "calls");
     tcase_add_test(tcase, test_mismatch);
     tcase_add_test(tcase, test_sequence);
     tcase = test_case(suite, "errors");

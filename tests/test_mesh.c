@@ -114,6 +114,10 @@ static void refuses_axes(shard_group *world, void *context)
     check_error(SHARD_ERROR_ARGUMENT, "*axes are given, and data or model too*");
     ck_assert_ptr_null(shard_mesh_create(.axes = {{"a", INT_MAX}, {"b", INT_MAX}, {"c", INT_MAX}}));
     check_error(SHARD_ERROR_ARGUMENT, "*is not the world's size, 2*");
+    ck_assert_ptr_null(shard_mesh_create(.axes = {{NULL, 0}, {"a", 2}}));
+    check_error(SHARD_ERROR_ARGUMENT, "*axis 1, \"a\", follows one without a name*");
+    ck_assert_ptr_null(shard_mesh_create(.axes = {{"a", -1}, {NULL, 0}, {NULL, 0}, {"b", 1}}));
+    check_error(SHARD_ERROR_ARGUMENT, "*axis 3, \"b\", follows one without a name*");
     bool second = shard_group_rank(world) == 1;
     ck_assert_ptr_null(shard_mesh_create(.axes = {{second ? "b" : "a", 2}}));
     check_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank 1 *b 2*a 2*");

@@ -28,6 +28,14 @@ expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of 
 expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 "$run" -n 4 "$program" skip 3
 expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to shard_barrier" "$run" -n 3 "$program" leave 1
 expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" "$run" -n 3 "$program" kill 1
+for count in 1073741824 100; do
+    expect "no memory for a collective, calls of $count" 0 "rank 1: [1-9][0-9]* allocations failed" \
+        env SHARD_TIMEOUT=5 SHARD_MPI_COUNT=$count "$run" -n 3 "$program" memory 1
+done
+written=$(mktemp)
+expect "an open file at the end" "[1-9]*" "rank 0: error peer: rank 1 has left" "$run" -n 3 "$program" unclosed 1 "$written"
+expect "what is in it" 0 "^what was written\$" cat "$written"
+rm -f "$written"
 expect "the deadline" "[1-9]*" "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
     env SHARD_TIMEOUT=1 "$run" -n 3 "$program" late 1
 
@@ -52,6 +60,10 @@ for mode in stop exit0; do
     expect "a rank that does not start: $mode" "[1-9]*" "(error: rank [02]: MPI_Init did not end within 2 s|exiting improperly)" \
         env SHARD_TIMEOUT=2 sh -c "$repeat" sh "$run" -n 3 "$failing" before_init $mode 1
 done
+expect "no memory in shard_init" "[1-9]*" "error: no memory for 3 x [0-9]* bytes" \
+    env SHARD_TIMEOUT=5 "$run" -n 3 "$program" poor 1
+expect "a rank that is late in shard_init" "[1-9]*" "error: rank 1 did not come to world_open within 1 s" \
+    env SHARD_TIMEOUT=1 "$run" -n 3 "$program" slow 1
 expect "a rank that does not end" "[1-9]*" "error: rank 1 did not come to shard_finalize within 2 s" \
     env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" before_finalize stop 1
 

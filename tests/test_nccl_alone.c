@@ -85,13 +85,21 @@ static shard_collective call_of(shard_collective_kind kind, void *array, int64_t
         .kind = kind, .send = array, .receive = array, .count = count, .dtype = dtype, .op = op, .device = gpu()};
 }
 
+/* With the memory that it needs. */
+static shard_request *post(shard_group *group, shard_collective call)
+{
+    shard_request *request = NULL;
+    check_done(group->device_transport->prepare(group, &call));
+    check_done(group->device_transport->post(group, &call, &request));
+    ck_assert_ptr_nonnull(request);
+    return request;
+}
+
 /* Posted and waited for, with a test in between. */
 static void run(shard_group *group, const shard_collective *call)
 {
-    shard_request *request = NULL;
     bool done = false;
-    check_done(group->device_transport->post(group, call, &request));
-    ck_assert_ptr_nonnull(request);
+    shard_request *request = post(group, *call);
     check_done(group->device_transport->test(group, request, &done));
     check_done(group->device_transport->wait(group, request));
     check_done(gpu()->ops->synchronize(gpu()));
@@ -101,9 +109,7 @@ static void run(shard_group *group, const shard_collective *call)
 
 static void all_reduce(shard_group *group, void *array, int64_t count, shard_dtype dtype, shard_reduce_op op)
 {
-    const shard_collective call = call_of(SHARD_COLLECTIVE_ALL_REDUCE, array, count, dtype, op);
-    shard_request *request = NULL;
-    check_done(group->device_transport->post(group, &call, &request));
+    shard_request *request = post(group, call_of(SHARD_COLLECTIVE_ALL_REDUCE, array, count, dtype, op));
     check_done(group->device_transport->wait(group, request));
 }
 

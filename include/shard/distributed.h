@@ -66,7 +66,7 @@ typedef struct shard_mesh shard_mesh;
 #define SHARD_MESH_AXES 4
 
 typedef struct shard_mesh_axis {
-    const char *name; /* up to 15 characters; read in the call */
+    const char *name; /* up to 15 characters; read in the call. NULL: there is no axis from here on */
     int size;         /* ranks along it; -1, for one axis at most: the ranks that the others leave */
 } shard_mesh_axis;
 
@@ -143,9 +143,10 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 
 /* ---- collectives on tensors in place, without gradients; collective over group ---- */
 
-/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of the
- * world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group, and over groups whose ranks are all
- * in it. */
+/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of
+ * the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group,
+ * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. SHARD_MAX and SHARD_MIN
+ * of a PARTIAL x would be those of summands: they are refused (UNSUPPORTED). */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

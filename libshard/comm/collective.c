@@ -153,8 +153,20 @@ static shard_status finish_small(const shard_group *group, const shard_collectiv
 
 /* ---- posting and waiting ---- */
 
-/* The preflight check; *small if the data travelled along. */
-static shard_status begin(shard_group *group, const shard_collective *call, bool *small)
+/* NULL where the host reaches the memory. */
+static shard_device *beyond_host(shard_device *device)
+{
+    return device && !device->ops->host_memory ? device : NULL;
+}
+
+/* Of a collective of data in the memory of a device, or (NULL) the host's. */
+static const shard_transport *transport_of(const shard_group *group, const shard_device *device)
+{
+    return device ? group->device_transport : group->transport;
+}
+
+/* The preflight check; *small if the data travelled along, else the transport is prepared. */
+static shard_status begin(shard_group *group, shard_collective *call, bool *small)
 {
     size_t size = shard_dtype_size(call->dtype);
     unsigned char room[SHARD_SMALL_BYTES];
@@ -169,13 +181,12 @@ static shard_status begin(shard_group *group, const shard_collective *call, bool
     size_t bytes = *small ? (size_t)sent_count(group, call) * size : 0;
     const void *data = *small ? read_small(call, bytes, room) : NULL;
     group->call = call;
-    return shard_preflight(group, call, data, bytes);
-}
-
-/* NULL where the host reaches the memory. */
-static shard_device *beyond_host(shard_device *device)
-{
-    return device && !device->ops->host_memory ? device : NULL;
+    if (!*small)
+        shard_prepare(transport_of(group, call->device), group, call);
+    shard_status status = shard_preflight(group, call, data, bytes);
+    if (status != SHARD_OK)
+        shard_discard(transport_of(group, call->device), group, call);
+    return status;
 }
 
 /* request NULL: until it is done. */
@@ -194,7 +205,7 @@ static shard_status post(shard_group *group, shard_collective call, shard_reques
     if (status == SHARD_OK && small)
         status = finish_small(group, &call);
     else if (status == SHARD_OK) {
-        const shard_transport *transport = call.device ? group->device_transport : group->transport;
+        const shard_transport *transport = transport_of(group, call.device);
         status = transport->post(group, &call, &posted);
         if (status == SHARD_OK && posted && !request)
             status = transport->wait(group, posted);
@@ -220,7 +231,7 @@ bool shard_group_test(shard_group *group, shard_device *device, shard_request *r
     if (!request)
         return done;
     group->call = &call;
-    if ((beyond_host(device) ? group->device_transport : group->transport)->test(group, request, &done) != SHARD_OK)
+    if (transport_of(group, beyond_host(device))->test(group, request, &done) != SHARD_OK)
         done = true; /* wait fails */
     group->call = NULL;
     return done;
@@ -233,7 +244,7 @@ shard_status shard_group_wait(shard_group *group, shard_device *device, shard_re
         return shard_last_status();
     shard_straggler_enter();
     group->call = &call;
-    (beyond_host(device) ? group->device_transport : group->transport)->wait(group, request);
+    transport_of(group, beyond_host(device))->wait(group, request);
     group->call = NULL;
     shard_straggler_leave();
     return shard_last_status();

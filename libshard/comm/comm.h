@@ -40,10 +40,6 @@ shard_group *shard_group_alone(int world_rank);
 /* Allocates the lists of a group whose size is set. Returns group, or NULL with the error set. */
 shard_group *shard_group_allocate(shard_group *group);
 
-/* Makes a new group ready for collectives by a first one, which every rank calls. NULL, and the group
- * destroyed, if that fails. */
-shard_group *shard_group_start(shard_group *group, shard_collective_kind kind);
-
 /* The group of `members` (ranks of parent), for a rank among them. Collective
  * over these alone, unlike shard_group_create. */
 shard_group *shard_group_make(shard_group *parent, const int *members, int size);

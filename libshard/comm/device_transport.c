@@ -28,15 +28,14 @@ static shard_status try_transport(shard_group *group, const shard_transport *tra
     unsigned char offer[SHARD_OFFER_BYTES] = {0};
     if (!transport->offer)
         return transport->connect(group, call->device, NULL, refusal, bytes);
+    unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES); /* before the check, which tells of an error */
     if (shard_last_status() == SHARD_OK)
         transport->offer(call->device, offer);
-    SHARD_TRY(shard_preflight(group, call, offer, sizeof offer));
-    unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES);
-    if (!offers)
-        return shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
-    for (int member = 0; member < group->size; member++)
+    shard_status status = shard_preflight(group, call, offer, sizeof offer);
+    for (int member = 0; member < group->size && status == SHARD_OK; member++)
         memcpy(offers + (size_t)member * SHARD_OFFER_BYTES, shard_received(group)[member].data, SHARD_OFFER_BYTES);
-    shard_status status = transport->connect(group, call->device, offers, refusal, bytes);
+    if (status == SHARD_OK)
+        status = transport->connect(group, call->device, offers, refusal, bytes);
     free(offers);
     return status;
 }

@@ -140,14 +140,6 @@ static shard_status check_members(const shard_group *parent, const int *members,
 
 /* ---- new groups ---- */
 
-shard_group *shard_group_start(shard_group *group, shard_collective_kind kind)
-{
-    if (shard_preflight_only(group, kind) == SHARD_OK)
-        return group;
-    shard_group_free(group);
-    return NULL;
-}
-
 shard_group *shard_group_make(shard_group *parent, const int *members, int size)
 {
     if (!parent) {
@@ -165,11 +157,11 @@ shard_group *shard_group_make(shard_group *parent, const int *members, int size)
         group->world_ranks[i] = parent->world_ranks[members[i]];
         group->rank = members[i] == parent->rank ? i : group->rank;
     }
-    if (group->transport->split(parent, group, 0) != SHARD_OK) {
-        shard_group_free(group);
-        return NULL;
-    }
-    return shard_group_start(group, SHARD_COLLECTIVE_GROUP_CREATE);
+    if (group->transport->split(parent, group, 0) == SHARD_OK &&
+        shard_preflight_only(group, SHARD_COLLECTIVE_GROUP_CREATE) == SHARD_OK)
+        return group;
+    shard_group_free(group);
+    return NULL;
 }
 
 /* The color of ranks that get no group. */

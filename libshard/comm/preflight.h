@@ -40,6 +40,19 @@ void shard_refuse_captured_collective(void);
 /* Fails in a process that a rank has forked, and after the end of the job. */
 shard_status shard_refuse_outsider(const shard_group *group);
 
+/* The transport's part before a preflight check: takes the memory of the collective, unless this thread has an error. */
+static inline void shard_prepare(const shard_transport *transport, shard_group *group, shard_collective *call)
+{
+    if (transport->prepare && shard_last_status() == SHARD_OK)
+        transport->prepare(group, call);
+}
+/* And after a check that has failed. */
+static inline void shard_discard(const shard_transport *transport, shard_group *group, const shard_collective *call)
+{
+    if (call->prepared)
+        transport->discard(group, call);
+}
+
 /* Makes the preflight check. `bytes` of small are sent with it, and are in shard_received afterwards. OK only if all ranks
  * make the same call and no rank has an error. */
 shard_status shard_preflight(shard_group *group, const shard_collective *call, const void *small, size_t bytes);

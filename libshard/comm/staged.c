@@ -2,8 +2,8 @@
  * The device transport through pinned host memory and the group's host transport: several
  * ranks on one GPU, or no transport that reaches it. By pieces that all ranks cut
  * identically, so that the pinned memory is small however large the data is. A preflight
- * check precedes each piece: whether all have theirs, and since host transports need an
- * exchange between two collectives.
+ * check precedes each piece: whether all ranks' copies succeeded, and since host transports need
+ * an exchange between two collectives.
  */
 #include "comm/backends.h"
 
@@ -43,22 +43,24 @@ static shard_status connect(shard_group *group, shard_device *device, const void
     return SHARD_OK;
 }
 
-/* The group's; NULL with the error set. */
-static stage *take_stage(shard_group *group, shard_device *device)
+/* The group keeps its stage. */
+static shard_status prepare(shard_group *group, shard_collective *call)
 {
+    shard_device *device = call->device;
     stage *s = group->device_state;
     if (s && s->device == device)
-        return s;
+        return SHARD_OK;
     close_stage(group);
     group->device_state = s = shard_calloc(1, sizeof *s);
     if (!s)
-        return NULL;
+        return shard_last_status();
     s->device = device;
     s->counts = shard_calloc((size_t)group->size, sizeof *s->counts);
     s->memory = s->counts ? device->ops->allocate_host(device, STAGE_BYTES) : NULL;
-    if (!s->memory)
-        close_stage(group);
-    return group->device_state;
+    if (s->memory)
+        return SHARD_OK;
+    close_stage(group);
+    return shard_last_status();
 }
 
 /* ---- pieces ---- */
@@ -84,10 +86,16 @@ static bool cut(const shard_group *group, const stage *s, const int64_t *counts,
 }
 
 /* One piece's collective, in the stage's memory; OK only if no rank has an error. */
-static shard_status post_piece(shard_group *group, const shard_collective *piece)
+static shard_status post_piece(shard_group *group, shard_collective *piece)
 {
     shard_request *request = NULL;
-    SHARD_TRY(shard_preflight_only(group, SHARD_COLLECTIVE_AGREE));
+    piece->prepared = NULL;
+    shard_prepare(group->transport, group, piece);
+    shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    if (status != SHARD_OK) {
+        shard_discard(group->transport, group, piece);
+        return status;
+    }
     SHARD_TRY(group->transport->post(group, piece, &request));
     return request ? group->transport->wait(group, request) : SHARD_OK;
 }
@@ -161,9 +169,7 @@ static shard_status reduce_scatter(shard_group *group, const stage *s, const sha
 static shard_status post(shard_group *group, const shard_collective *call, shard_request **request)
 {
     (void)request;
-    stage *s = take_stage(group, call->device);
-    if (!s)
-        return shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
+    const stage *s = group->device_state;
     int64_t most_each = STAGE_BYTES / (int64_t)shard_dtype_size(call->dtype) / group->size;
     if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
         return gather(group, s, call, most_each);
@@ -176,6 +182,7 @@ const shard_transport shard_staged_transport = {
     .name = "host memory",
     .title = "host memory",
     .connect = connect,
+    .prepare = prepare,
     .post = post,
     .close = close_stage,
 };

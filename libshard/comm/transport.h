@@ -51,6 +51,7 @@ typedef struct shard_collective {
     int root;             /* of a broadcast */
     shard_device *device; /* whose memory the data is in; NULL: the host's */
     bool chooses;         /* the preflight check chooses the device transport, before the check of the collective */
+    void *prepared;       /* by the transport's prepare, or NULL */
 } shard_collective;
 
 /* "all_reduce". */
@@ -95,11 +96,18 @@ typedef struct shard_transport {
      * for a rank alone in its color. NULL entry: each group calls connect. */
     shard_status (*split)(shard_group *parent, shard_group *group, int color);
 
-    /* Starts a collective of several ranks, after its preflight check. *request stays NULL if it is done at once; else
-     * wait finishes it, and memory must not be used in between. Requests are waited for in the order they were posted. A
-     * device transport may queue work: it reads the data after all work that was queued on the device before, and work
-     * that is queued after wait reads the result. A function that finds a dead or late rank fails with PEER or TIMEOUT and
-     * names the world ranks; so does every later one of the group, on all ranks. No function waits past the deadline. */
+    /* Takes the memory that post needs, before the collective's preflight check, by which all ranks receive an error: a rank
+     * that failed after the check would not post what the others wait for. Sets call->prepared, or keeps the memory with
+     * the group. NULL: post takes no memory. */
+    shard_status (*prepare)(shard_group *, shard_collective *call);
+    /* Frees call->prepared, which is not NULL, where post does not follow. */
+    void (*discard)(shard_group *, const shard_collective *call);
+    /* Starts a collective of several ranks, after its preflight check, and frees call->prepared when it is done. *request
+     * stays NULL if it is done at once; else wait finishes it, and memory must not be used in between. Requests are waited
+     * for in the order they were posted. A device transport may queue work: it reads the data after all work that was queued
+     * on the device before, and work that is queued after wait reads the result. A function that finds a dead or late rank
+     * fails with PEER or TIMEOUT and names the world ranks; so does every later one of the group, on all ranks. No function
+     * waits past the deadline. */
     shard_status (*post)(shard_group *, const shard_collective *, shard_request **request);
     /* Whether wait would return at once. Requests that need the host advance. Both NULL if post makes no requests. */
     shard_status (*test)(shard_group *, shard_request *, bool *done);
@@ -116,6 +124,7 @@ typedef struct shard_transport {
     shard_status (*leave)(shard_group *);
     /* Frees the group's state; for the world, also leaves it. */
     void (*close)(shard_group *);
+    bool ends_process; /* close of the world does not return if the ranks cannot leave together: the error is printed before */
     bool takes_small; /* also takes data that fits into the fingerprint: to read it there would wait for the device */
 } shard_transport;
 
@@ -151,8 +160,21 @@ static inline double shard_group_patience(const shard_group *group, double timeo
 /* The text of this rank's current call in the group, "all_reduce of 10 float32". */
 void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 
-/* "rank 2" or "ranks 1, 2 and 5": world ranks, those of `group` for which marked[member] is set (NULL: all). Appends to
- * the string in text. */
+/* The most ranks that a text names; more are counted: "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 292 more". */
+#define SHARD_NAMED_RANKS 8
+
+/* Ranks of a list. */
+typedef struct shard_rank_list {
+    int size;
+    const int *numbers; /* [size], by which they are named; NULL: 0 to size - 1 */
+    bool (*has)(const void *context, int i); /* whether the i-th is named */
+    const void *context;
+} shard_rank_list;
+
+/* "rank 2" or "ranks 1, 2 and 5". Appends to the string in text. */
+void shard_name_ranks(const shard_rank_list *list, char *text, size_t bytes);
+
+/* The same of world ranks, those of `group` for which marked[member] is set (NULL: all). */
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes);
 /* The same of the world's ranks: marked [size]. */
 void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes);

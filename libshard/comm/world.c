@@ -46,6 +46,16 @@ static bool number_world(shard_group *world)
     return true;
 }
 
+/* Frees a world that has not begun. With an error that all ranks have, or one rank alone, this returns to the program. */
+static void give_up_world(shard_group *world)
+{
+    if (world->transport->ends_process && world->state && world->size > 1 && !shard_error_is_joint(world->size)) {
+        shard_log_set_rank(world->rank);
+        shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
+    }
+    shard_group_free(world);
+}
+
 /* Joins the world by that transport. */
 static shard_group *join_world(const shard_transport *transport, int *argc, char ***argv)
 {
@@ -58,7 +68,7 @@ static shard_group *join_world(const shard_transport *transport, int *argc, char
     world->transport = transport;
     if (transport->open(world, argc, argv) == SHARD_OK && number_world(world))
         return world;
-    shard_group_free(world);
+    give_up_world(world);
     return NULL;
 }
 
@@ -77,14 +87,18 @@ static shard_status begin_process(void)
     return SHARD_OK;
 }
 
-/* Of a world whose transport is ready: the first collective. */
+/* Of a world whose transport is ready, or NULL with the error set: the first collective. */
 static shard_group *start_world(shard_group *world)
 {
+    if (!world)
+        return NULL;
     shard_log_set_rank(world->rank);
-    world = shard_group_start(world, SHARD_COLLECTIVE_WORLD_OPEN);
-    shard_process.world_size = world ? world->size : INT_MAX;
-    if (world)
-        world->is_world = true;
+    if (shard_preflight_only(world, SHARD_COLLECTIVE_WORLD_OPEN) != SHARD_OK) {
+        give_up_world(world);
+        return NULL;
+    }
+    shard_process.world_size = world->size;
+    world->is_world = true;
     return world;
 }
 
@@ -94,10 +108,8 @@ shard_group *shard_world_open(int *argc, char ***argv)
         return NULL;
     const char *forced = shard_env_string("SHARD_TRANSPORT", NULL);
     shard_group *world = join_world(forced ? shard_find_transport(forced) : shard_launched_transport(), argc, argv);
-    if (!world)
-        return NULL;
-    if (!forced && check_world(world) != SHARD_OK) {
-        shard_group_free(world);
+    if (world && !forced && check_world(world) != SHARD_OK) {
+        give_up_world(world);
         return NULL;
     }
     return start_world(world);

@@ -87,10 +87,17 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
         shard_null_argument("shard_all_reduce", "x");
         return shard_group_fail(group);
     }
+    bool partial = x->placement.kind == SHARD_PARTIAL;
+    if (partial && op != SHARD_SUM) {
+        shard_refuse_placement("shard_all_reduce", x);
+        return shard_group_fail(group);
+    }
     shard_agree_on_shape(x->shape.ndim, x->shape.dim);
     SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
     if (op == SHARD_SUM)
         shard_pending_sums_remove(&x->pending, group);
+    if (partial && shard_group_common(x->placement.group, group) == shard_group_size(x->placement.group))
+        x->placement = (shard_placement){0};
     return SHARD_OK;
 }
 

@@ -59,6 +59,11 @@ static shard_status add_axis(grid *to, const char *name, int size)
 static shard_status read_options(const shard_mesh_options *options, grid *wanted)
 {
     bool named = options->axes[0].name != NULL;
+    for (int i = 1; i < SHARD_MESH_AXES; i++)
+        if (options->axes[i].name && !options->axes[i - 1].name)
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_mesh_create: axis %d, \"%s\", follows one without a name: leave none out before it", i,
+                               options->axes[i].name);
     if (named && (options->data != -1 || options->model != 1))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: axes are given, and data or model too: name these as axes");
     if (!named) {

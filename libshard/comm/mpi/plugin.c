@@ -198,12 +198,15 @@ static void mpi_close(shard_group *group)
 static const shard_transport mpi_transport = {
     .name = "mpi",
     .split = mpi_split,
+    .prepare = mpi_prepare,
+    .discard = mpi_discard,
     .post = mpi_post,
     .test = mpi_test,
     .wait = mpi_wait,
     .probe = mpi_probe,
     .abort = mpi_send_abort_notice,
     .close = mpi_close,
+    .ends_process = true,
 };
 
 static shard_status find_hosts(void)

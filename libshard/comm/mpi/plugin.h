@@ -145,7 +145,9 @@ void mpi_watch_end(void);
 /* PEER if a rank is known to have failed. */
 shard_status mpi_probe(shard_group *group, const char *doing);
 
-/* Every collective. */
+/* Every collective; its memory is taken before. */
+shard_status mpi_prepare(shard_group *group, shard_collective *call);
+void mpi_discard(shard_group *group, const shard_collective *call);
 shard_status mpi_post(shard_group *group, const shard_collective *call, shard_request **request);
 shard_status mpi_test(shard_group *group, shard_request *request, bool *done);
 shard_status mpi_wait(shard_group *group, shard_request *request);

@@ -15,9 +15,14 @@
 /* Elements of a narrow array that are converted at once. */
 #define NARROW_CHUNK (4 << 20)
 
+/* The memory of a collective, taken before its preflight check. After an error it is not freed, as MPI may still use it. */
 struct shard_request {
-    int *counts; /* that a call reads until it is done, or NULL */
-    int number;
+    int *counts;   /* [2][size] of pieces, and where they begin: a call reads them until it is done; or NULL */
+    float *wide;   /* a chunk of narrow types, or NULL */
+    void *outside; /* the sum of this rank's piece, until it is copied to ... */
+    void *inside;  /* ... its place in the data that is summed; or both NULL */
+    size_t bytes;  /* of outside */
+    int number;    /* of calls under way; 0: the collective is done */
     MPI_Request calls[];
 };
 
@@ -110,47 +115,118 @@ static void narrow(const float *from, void *to, int64_t count, shard_dtype dtype
             bytes[i] = (uint8_t)(uint32_t)from[i]; /* wraps, as sums of integers do */
 }
 
-/* Reduces data in place, at all ranks or (root >= 0) at the root, chunk by chunk. */
-static shard_status reduce_narrow(shard_group *group, void *data, int64_t count, shard_dtype dtype, shard_reduce_op op, int root)
+/* Elements that one call reduces, of so many. */
+static int64_t narrow_chunk(int64_t count)
 {
-    int64_t chunk = shard_min(shard_min(count, NARROW_CHUNK), mpi.most);
-    float *wide = count ? mpi.host->calloc((size_t)chunk, sizeof *wide) : NULL;
-    if (count && !wide)
-        return SHARD_ERROR_MEMORY;
+    return shard_min(shard_min(count, NARROW_CHUNK), mpi.most);
+}
+
+/* Reduces data of the call in place, at all ranks or (root >= 0) at the root, chunk by chunk. */
+static shard_status reduce_narrow(shard_group *group, const shard_collective *call, char *data, int64_t count, int root)
+{
+    int64_t chunk = narrow_chunk(count);
+    float *wide = ((shard_request *)call->prepared)->wide;
+    MPI_Op op = op_of(call->op);
     shard_status status = SHARD_OK;
     for (int64_t start = 0; start < count && status == SHARD_OK; start += chunk) {
         int length = (int)shard_min(chunk, count - start);
-        char *part = (char *)data + (size_t)start * kinds[dtype].size;
+        char *part = data + (size_t)start * kinds[call->dtype].size;
         MPI_Request request;
         int result;
-        widen(part, wide, length, dtype);
+        widen(part, wide, length, call->dtype);
         if (root < 0)
-            result = MPI_Iallreduce(MPI_IN_PLACE, wide, length, MPI_FLOAT, op_of(op), comm_of(group), &request);
+            result = MPI_Iallreduce(MPI_IN_PLACE, wide, length, MPI_FLOAT, op, comm_of(group), &request);
         else
-            result = MPI_Ireduce(group->rank == root ? MPI_IN_PLACE : wide, wide, length, MPI_FLOAT, op_of(op), root, comm_of(group),
+            result = MPI_Ireduce(group->rank == root ? MPI_IN_PLACE : wide, wide, length, MPI_FLOAT, op, root, comm_of(group),
                                  &request);
         status = mpi_check(result, "MPI_Ireduce");
         if (status == SHARD_OK)
             status = finish_one(group, request);
         if (status == SHARD_OK && (root < 0 || root == group->rank))
-            narrow(wide, part, length, dtype);
+            narrow(wide, part, length, call->dtype);
     }
-    if (status == SHARD_OK)
-        free(wide);
     return status;
 }
 
 /* ---- requests ---- */
 
-/* Room for so many calls; counts are the request's then. NULL with the error set. */
-static shard_request *make_request(int64_t calls, int *counts)
+static void free_request(shard_request *request)
 {
-    shard_request *request = mpi.host->calloc(1, sizeof *request + (size_t)calls * sizeof *request->calls);
-    if (request)
-        request->counts = counts;
-    else
-        free(counts);
-    return request;
+    free(request->counts);
+    free(request->wide);
+    free(request->outside);
+    free(request);
+}
+
+/* Where a rank's piece begins. */
+static char *piece_of(const shard_group *group, const void *all, const shard_collective *call)
+{
+    return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
+}
+
+static bool reduces(const shard_collective *call)
+{
+    return call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+}
+
+/* Whether the pieces are moved or reduced one after the other, each by calls of its own. */
+static bool goes_by_pieces(const shard_collective *call)
+{
+    return call->count > mpi.most || (reduces(call) && kinds[call->dtype].narrow);
+}
+
+/* Which memory a collective needs. */
+typedef struct needs {
+    int64_t calls, counts, wide; /* elements of the request's arrays */
+    bool outside;
+} needs;
+
+static needs needs_of(const shard_group *group, const shard_collective *call)
+{
+    if (reduces(call) && kinds[call->dtype].narrow)
+        return (needs){.wide = narrow_chunk(call->counts ? shard_largest_count(call->counts, group->size) : call->count)};
+    if (!call->counts)
+        return (needs){.calls = shard_divide_up(call->count, mpi.most)};
+    if (goes_by_pieces(call))
+        return (needs){0};
+    /* Not in place, where MPICH copies a piece that lies at the beginning onto itself. */
+    bool inside = reduces(call) && call->receive == piece_of(group, call->send, call);
+    return (needs){.calls = 1, .counts = 2 * (int64_t)group->size, .outside = inside};
+}
+
+/* NULL without an error for none. */
+static void *take(int64_t count, size_t size)
+{
+    return count ? mpi.host->calloc((size_t)count, size) : NULL;
+}
+
+shard_status mpi_prepare(shard_group *group, shard_collective *call)
+{
+    if (call->kind == SHARD_COLLECTIVE_EXCHANGE)
+        return SHARD_OK;
+    const needs n = needs_of(group, call);
+    shard_request *made = mpi.host->calloc(1, sizeof *made + (size_t)n.calls * sizeof *made->calls);
+    if (!made)
+        return SHARD_ERROR_MEMORY;
+    made->counts = take(n.counts, sizeof *made->counts);
+    made->wide = take(n.wide, sizeof *made->wide);
+    if (n.outside) {
+        made->bytes = (size_t)call->counts[group->rank] * kinds[call->dtype].size;
+        made->inside = call->receive;
+        made->outside = mpi.host->calloc(1, made->bytes);
+    }
+    if ((n.counts && !made->counts) || (n.wide && !made->wide) || (n.outside && !made->outside)) {
+        free_request(made);
+        return SHARD_ERROR_MEMORY;
+    }
+    call->prepared = made;
+    return SHARD_OK;
+}
+
+void mpi_discard(shard_group *group, const shard_collective *call)
+{
+    (void)group;
+    free_request(call->prepared);
 }
 
 shard_status mpi_test(shard_group *group, shard_request *request, bool *done)
@@ -166,22 +242,21 @@ shard_status mpi_test(shard_group *group, shard_request *request, bool *done)
 shard_status mpi_wait(shard_group *group, shard_request *request)
 {
     shard_status status = mpi_finish(group, request->calls, request->number);
-    if (status == SHARD_OK) {
-        free(request->counts);
-        free(request);
-    }
-    return status;
+    if (status != SHARD_OK)
+        return status;
+    if (request->outside)
+        memcpy(request->inside, request->outside, request->bytes);
+    free_request(request);
+    return SHARD_OK;
 }
 
 /* ---- all_reduce and broadcast ---- */
 
-static shard_status post_whole(shard_group *group, const shard_collective *call, shard_request **request)
+static shard_status post_whole(shard_group *group, const shard_collective *call)
 {
     MPI_Datatype type = type_of(call->dtype);
     MPI_Comm comm = comm_of(group);
-    shard_request *made = make_request(shard_divide_up(call->count, mpi.most), NULL);
-    if (!made)
-        return SHARD_ERROR_MEMORY;
+    shard_request *made = call->prepared;
     for (int64_t start = 0; start < call->count; start += mpi.most) {
         int length = (int)shard_min(mpi.most, call->count - start);
         char *data = (char *)call->receive + (size_t)start * kinds[call->dtype].size;
@@ -191,34 +266,23 @@ static shard_status post_whole(shard_group *group, const shard_collective *call,
         else
             MPI_TRY(MPI_Iallreduce(MPI_IN_PLACE, data, length, type, op_of(call->op), comm, next));
     }
-    *request = made;
     return SHARD_OK;
 }
 
 /* ---- pieces ---- */
 
-/* A request of one call, with counts and where they begin as MPI wants them, in one allocation; NULL with the error set. */
-static shard_request *make_counted(const shard_group *group, const int64_t *counts)
+/* The counts and where they begin, as MPI wants them. */
+static void write_counts(const shard_group *group, const int64_t *counts, int *numbers)
 {
-    int *numbers = mpi.host->calloc(2 * (size_t)group->size, sizeof *numbers), start = 0;
-    for (int member = 0; numbers && member < group->size; member++) {
+    int start = 0;
+    for (int member = 0; member < group->size; member++) {
         numbers[member] = (int)counts[member];
         numbers[group->size + member] = start;
         start += (int)counts[member];
     }
-    shard_request *made = numbers ? make_request(1, numbers) : NULL;
-    if (made)
-        made->number = 1;
-    return made;
 }
 
-/* Where a rank's piece begins. */
-static char *piece_of(const shard_group *group, const void *all, const shard_collective *call)
-{
-    return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
-}
-
-/* Above mpi.most elements in all, each rank's piece is broadcast or reduced to it, one after the other. */
+/* Each rank's piece is broadcast, or reduced to that rank, one after the other. */
 static shard_status move_pieces(shard_group *group, const shard_collective *call, char *all)
 {
     size_t size = kinds[call->dtype].size;
@@ -235,7 +299,7 @@ static shard_status move_pieces(shard_group *group, const shard_collective *call
                 MPI_TRY(MPI_Ireduce(group->rank == member ? MPI_IN_PLACE : all, all, length, type, op_of(call->op), member, comm,
                                     &request));
             status = kinds[call->dtype].narrow && call->kind != SHARD_COLLECTIVE_ALL_GATHER
-                         ? reduce_narrow(group, all, length, call->dtype, call->op, member)
+                         ? reduce_narrow(group, call, all, length, member)
                          : finish_one(group, request);
             all += (size_t)length * size;
             left -= length;
@@ -249,72 +313,60 @@ static void copy_own(const shard_group *group, const shard_collective *call, voi
         memmove(to, from, (size_t)call->counts[group->rank] * kinds[call->dtype].size);
 }
 
-static shard_status post_gather(shard_group *group, const shard_collective *call, shard_request **request)
+static shard_status post_gather(shard_group *group, const shard_collective *call)
 {
+    shard_request *made = call->prepared;
     copy_own(group, call, piece_of(group, call->receive, call), call->send);
-    if (call->count > mpi.most)
+    if (goes_by_pieces(call))
         return move_pieces(group, call, call->receive);
-    shard_request *made = make_counted(group, call->counts);
-    if (!made)
-        return SHARD_ERROR_MEMORY;
+    write_counts(group, call->counts, made->counts);
     MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, made->counts, made->counts + group->size,
                             type_of(call->dtype), comm_of(group), &made->calls[0]));
-    *request = made;
+    made->number = 1;
     return SHARD_OK;
 }
 
-/* Not in place, where MPICH copies a piece that lies at the beginning onto itself: such a sum is copied at the end. */
-static shard_status reduce_inside(shard_group *group, const shard_collective *call)
+static shard_status post_scatter(shard_group *group, const shard_collective *call)
 {
-    shard_collective outside = *call;
-    shard_request *request = NULL;
-    outside.receive = mpi.host->calloc((size_t)call->counts[group->rank] * kinds[call->dtype].size + 1, 1);
-    if (!outside.receive)
-        return SHARD_ERROR_MEMORY;
-    shard_status status = mpi_post(group, &outside, &request);
-    if (status == SHARD_OK && request)
-        status = mpi_wait(group, request);
-    if (status != SHARD_OK) /* not freed: MPI may still write to it */
-        return status;
-    copy_own(group, call, call->receive, outside.receive);
-    free(outside.receive);
-    return SHARD_OK;
-}
-
-static shard_status post_scatter(shard_group *group, const shard_collective *call, shard_request **request)
-{
-    char *own = piece_of(group, call->send, call);
-    if (kinds[call->dtype].narrow || call->count > mpi.most) {
+    shard_request *made = call->prepared;
+    if (goes_by_pieces(call)) {
         shard_status status = move_pieces(group, call, (char *)(uintptr_t)call->send);
         if (status == SHARD_OK)
-            copy_own(group, call, call->receive, own);
+            copy_own(group, call, call->receive, piece_of(group, call->send, call));
         return status;
     }
-    if (call->receive == own)
-        return reduce_inside(group, call);
-    shard_request *made = make_counted(group, call->counts);
-    if (!made)
-        return SHARD_ERROR_MEMORY;
-    MPI_TRY(MPI_Ireduce_scatter(call->send, call->receive, made->counts, type_of(call->dtype), op_of(call->op), comm_of(group),
-                                &made->calls[0]));
-    *request = made;
+    write_counts(group, call->counts, made->counts);
+    MPI_TRY(MPI_Ireduce_scatter(call->send, made->outside ? made->outside : call->receive, made->counts, type_of(call->dtype),
+                                op_of(call->op), comm_of(group), &made->calls[0]));
+    made->number = 1;
     return SHARD_OK;
+}
+
+static shard_status start(shard_group *group, const shard_collective *call)
+{
+    switch (call->kind) {
+    case SHARD_COLLECTIVE_ALL_REDUCE:
+        return kinds[call->dtype].narrow ? reduce_narrow(group, call, call->receive, call->count, -1) : post_whole(group, call);
+    case SHARD_COLLECTIVE_BROADCAST:
+        return post_whole(group, call);
+    case SHARD_COLLECTIVE_ALL_GATHER:
+        return post_gather(group, call);
+    default:
+        return post_scatter(group, call);
+    }
 }
 
 shard_status mpi_post(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    switch (call->kind) {
-    case SHARD_COLLECTIVE_ALL_REDUCE:
-        if (kinds[call->dtype].narrow)
-            return reduce_narrow(group, call->receive, call->count, call->dtype, call->op, -1);
-        return post_whole(group, call, request);
-    case SHARD_COLLECTIVE_BROADCAST:
-        return post_whole(group, call, request);
-    case SHARD_COLLECTIVE_ALL_GATHER:
-        return post_gather(group, call, request);
-    case SHARD_COLLECTIVE_REDUCE_SCATTER:
-        return post_scatter(group, call, request);
-    default:
+    shard_request *made = call->prepared;
+    if (call->kind == SHARD_COLLECTIVE_EXCHANGE)
         return exchange(group, call);
-    }
+    shard_status status = start(group, call);
+    if (status != SHARD_OK)
+        return status;
+    if (made->number)
+        *request = made;
+    else
+        free_request(made);
+    return SHARD_OK;
 }

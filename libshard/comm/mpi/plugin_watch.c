@@ -137,10 +137,11 @@ bool mpi_wait_for_farewells(double seconds)
     return over;
 }
 
-/* MPI_Abort does not return, and does not end where the launcher is on another host that cannot be reached. */
+/* MPI_Abort does not return, and does not end where the launcher is on another host that cannot be reached; nor does a flush
+ * where another thread waits inside a stream. */
 static void *end_abort(void *context)
 {
-    usleep((useconds_t)(OWN_ABORT_SECONDS * 1e6));
+    usleep((useconds_t)(OWN_ABORT_SECONDS * 1e6) + OUTPUT_MICROSECONDS);
     _exit(EXIT_FAILURE);
     return context;
 }
@@ -152,15 +153,16 @@ _Noreturn void mpi_abort(void)
 {
     if (count_before() > 0)
         usleep((useconds_t)(ABORT_SECONDS * 1e6));
-    fflush(stdout);
+    pthread_t thread;
+    bool ends = shard_thread_start(&thread, end_abort, NULL) == 0;
+    fflush(ends ? NULL : stdout); /* all streams: _exit drops what the program has in them */
     usleep(OUTPUT_MICROSECONDS);
 #ifdef OPEN_MPI
     bool by_exit = getenv("OMPI_COMM_WORLD_RANK") != NULL;
 #else
     bool by_exit = false;
 #endif
-    pthread_t thread;
-    if (!by_exit && shard_thread_start(&thread, end_abort, NULL) == 0)
+    if (!by_exit && ends)
         MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
     _exit(EXIT_FAILURE);
 }

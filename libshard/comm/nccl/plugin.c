@@ -290,6 +290,8 @@ const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
         .transport = {.name = "nccl",
                       .takes_small = true,
                       .split = split,
+                      .prepare = nccl_prepare,
+                      .discard = nccl_discard,
                       .post = nccl_post,
                       .test = nccl_test,
                       .wait = nccl_wait,

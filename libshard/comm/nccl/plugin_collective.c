@@ -153,59 +153,109 @@ static shard_status sum_in_turns(shard_group *group, const char *all, char *mine
     return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.summed[(turn - 1) % 2], 0)); /* and so all before */
 }
 
-static shard_status sum_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype)
+/* The buffers of a sum. */
+typedef struct sum_plan {
+    int64_t longest; /* elements of the longest piece */
+    int64_t most;    /* elements of each piece that a turn sums */
+    size_t each;     /* bytes of a turn's buffer */
+    size_t bytes;    /* of all buffers */
+} sum_plan;
+
+static sum_plan plan_pieces(const shard_group *group, int64_t longest, shard_dtype dtype)
 {
-    int64_t element = (int64_t)shard_dtype_size(dtype), longest = shard_largest_count(counts, group->size);
-    int64_t most = nccl.sum_bytes / 2 / element / group->size / 64 * 64;
+    int64_t element = (int64_t)shard_dtype_size(dtype), most = nccl.sum_bytes / 2 / element / group->size / 64 * 64;
     most = longest < most ? longest : most > 64 ? most : 64;
-    size_t each = (size_t)(most * element) * (size_t)group->size, bytes = longest > most ? 2 * each : each;
-    if (bytes == 0)
-        return SHARD_OK;
-    char *memory = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
-    if (!memory)
-        return shard_last_status();
-    shard_status status = order_streams(nccl.arrived, nccl.side_state.stream, nccl.stream); /* it is there from now on */
-    if (status == SHARD_OK)
-        status = sum_in_turns(group, all, mine, counts, longest, most, (char *const[]){memory, memory + each}, dtype);
-    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, memory, bytes);
-    return status;
+    size_t each = (size_t)(most * element) * (size_t)group->size;
+    return (sum_plan){.longest = longest, .most = most, .each = each, .bytes = longest > most ? 2 * each : each};
 }
 
-/* Each rank gathers all of them whole and sums for itself: one call instead of two. */
-static shard_status sum_gathered(shard_group *group, char *data, int64_t count, shard_dtype dtype)
+/* memory has the plan's buffers. */
+static shard_status sum_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+                               char *memory)
 {
-    nccl_group *state = nccl_of(group);
-    size_t bytes = (size_t)(count * (int64_t)shard_dtype_size(dtype)) * (size_t)group->size;
-    char *all = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
-    if (!all)
-        return shard_last_status();
-    cudaStream_t sums = nccl.side_state.stream;
-    shard_status status = order_streams(nccl.arrived, sums, nccl.stream);
-    if (status == SHARD_OK)
-        status = nccl_settle(state, ncclAllGather(data, all, (size_t)count, type_of(dtype), state->comm, nccl.stream),
-                             "ncclAllGather");
-    if (status == SHARD_OK)
-        status = order_streams(nccl.arrived, nccl.stream, sums);
-    if (status == SHARD_OK)
-        status = nccl.side.ops->sum_rows(&nccl.side, group->size, count, 0, all, dtype, false, data, dtype);
-    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, all, bytes);
-    return status == SHARD_OK ? order_streams(nccl.summed[0], sums, nccl.stream) : status;
+    const sum_plan plan = plan_pieces(group, shard_largest_count(counts, group->size), dtype);
+    if (plan.bytes == 0)
+        return SHARD_OK;
+    SHARD_TRY(order_streams(nccl.arrived, nccl.side_state.stream, nccl.stream)); /* it is there from now on */
+    return sum_in_turns(group, all, mine, counts, plan.longest, plan.most, (char *const[]){memory, memory + plan.each}, dtype);
 }
 
 /* Small data is gathered. Of other data each rank sums a piece, and these are gathered. */
-static shard_status sum_all(shard_group *group, char *data, int64_t count, shard_dtype dtype)
+static bool is_gathered(const shard_group *group, int64_t count, shard_dtype dtype)
 {
-    if (count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size)
-        return sum_gathered(group, data, count, dtype);
-    int64_t *counts = nccl_of(group)->counts, left = count, each = shard_divide_up(count, group->size);
-    each = (each + 7) / 8 * 8; /* so that pieces begin where 16-byte accesses can */
+    return count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size;
+}
+
+/* Each rank gathers all of them whole and sums for itself: one call instead of two. */
+static shard_status sum_gathered(shard_group *group, char *data, int64_t count, shard_dtype dtype, char *all)
+{
+    nccl_group *state = nccl_of(group);
+    cudaStream_t sums = nccl.side_state.stream;
+    SHARD_TRY(order_streams(nccl.arrived, sums, nccl.stream));
+    NCCL_TRY(state, ncclAllGather(data, all, (size_t)count, type_of(dtype), state->comm, nccl.stream));
+    SHARD_TRY(order_streams(nccl.arrived, nccl.stream, sums));
+    SHARD_TRY(nccl.side.ops->sum_rows(&nccl.side, group->size, count, 0, all, dtype, false, data, dtype));
+    return order_streams(nccl.summed[0], sums, nccl.stream);
+}
+
+/* The length of the ranks' pieces but for the last ones: such that pieces begin where 16-byte accesses can. */
+static int64_t piece_length(const shard_group *group, int64_t count)
+{
+    return (shard_divide_up(count, group->size) + 7) / 8 * 8;
+}
+
+static shard_status sum_all(shard_group *group, char *data, int64_t count, shard_dtype dtype, char *memory)
+{
+    if (is_gathered(group, count, dtype))
+        return sum_gathered(group, data, count, dtype, memory);
+    int64_t *counts = nccl_of(group)->counts, left = count, each = piece_length(group, count);
     for (int member = 0; member < group->size; member++) {
         counts[member] = shard_min(left, each);
         left -= counts[member];
     }
     char *mine = data + shard_count_before(counts, group->rank) * (int64_t)shard_dtype_size(dtype);
-    SHARD_TRY(sum_pieces(group, data, mine, counts, dtype));
+    SHARD_TRY(sum_pieces(group, data, mine, counts, dtype, memory));
     return gather(group, mine, data, counts, dtype);
+}
+
+/* ---- the memory of sums ---- */
+
+/* Bytes of the call's buffers; 0 if NCCL sums. */
+static size_t buffer_bytes(const shard_group *group, const shard_collective *call)
+{
+    bool scatters = call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+    if ((!scatters && call->kind != SHARD_COLLECTIVE_ALL_REDUCE) || !summed_here(group, call->dtype, call->op))
+        return 0;
+    if (!scatters && is_gathered(group, call->count, call->dtype))
+        return (size_t)call->count * shard_dtype_size(call->dtype) * (size_t)group->size;
+    int64_t longest =
+        scatters ? shard_largest_count(call->counts, group->size) : shard_min(call->count, piece_length(group, call->count));
+    return plan_pieces(group, longest, call->dtype).bytes;
+}
+
+/* With the lock, as all work on the stream of sums. */
+static void release_buffers(const shard_group *group, const shard_collective *call)
+{
+    shard_device_release(&nccl.side, SHARD_MEMORY_BUCKETS, call->prepared, buffer_bytes(group, call));
+}
+
+shard_status nccl_prepare(shard_group *group, shard_collective *call)
+{
+    size_t bytes = buffer_bytes(group, call);
+    if (bytes == 0)
+        return SHARD_OK;
+    pthread_mutex_lock(&nccl.lock);
+    if (SHARD_CUDA(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal)) == SHARD_OK)
+        call->prepared = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
+    pthread_mutex_unlock(&nccl.lock);
+    return shard_last_status();
+}
+
+void nccl_discard(shard_group *group, const shard_collective *call)
+{
+    pthread_mutex_lock(&nccl.lock);
+    release_buffers(group, call);
+    pthread_mutex_unlock(&nccl.lock);
 }
 
 /* ---- the table's ---- */
@@ -218,14 +268,14 @@ static shard_status start(shard_group *group, const shard_collective *call)
     switch (call->kind) {
     case SHARD_COLLECTIVE_ALL_REDUCE:
         if (here)
-            return sum_all(group, call->receive, call->count, call->dtype);
+            return sum_all(group, call->receive, call->count, call->dtype, call->prepared);
         NCCL_TRY(state, ncclAllReduce(call->send, call->receive, (size_t)call->count, type, operation_of(call->op), state->comm,
                                       nccl.stream));
         return SHARD_OK;
     case SHARD_COLLECTIVE_ALL_GATHER:
         return gather(group, call->send, call->receive, call->counts, call->dtype);
     case SHARD_COLLECTIVE_REDUCE_SCATTER:
-        return here ? sum_pieces(group, call->send, call->receive, call->counts, call->dtype)
+        return here ? sum_pieces(group, call->send, call->receive, call->counts, call->dtype, call->prepared)
                     : reduce_pieces(group, call->send, call->receive, call->counts, call->dtype, call->op);
     default:
         NCCL_TRY(state,
@@ -237,7 +287,10 @@ static shard_status start(shard_group *group, const shard_collective *call)
 shard_status nccl_post(shard_group *group, const shard_collective *call, shard_request **request)
 {
     shard_status status = nccl_begin(group);
-    return nccl_end(status == SHARD_OK ? start(group, call) : status, request);
+    if (status == SHARD_OK)
+        status = start(group, call);
+    release_buffers(group, call);
+    return nccl_end(status, request);
 }
 
 shard_status nccl_test(shard_group *group, shard_request *request, bool *done)
