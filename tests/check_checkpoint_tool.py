@@ -267,6 +267,9 @@ def check_split_and_merge(folder, saved):
         run(0, "split", whole, "--max-bytes", most, "-o", exact)
         assert set(read(min(exact.glob("*.safetensors")))[1]) == first, most
 
+    run(0, "split", whole, "--max-bytes", "100", "-o", f"{folder}/new//")
+    assert sorted(path.name for path in (folder / "new").glob("*.safetensors")) == files
+
     # transformers needs the format.
     run(0, "split", saved, "--max-bytes", "1GiB", "-o", folder / "one")
     one = folder / "one" / "model-00001-of-00001.safetensors"

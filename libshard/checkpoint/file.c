@@ -419,8 +419,9 @@ char *shard_file_follow(const char *path)
         }
         char *next = NULL;
         if (length < 0 && errno == EACCES) {
-            shard_error(SHARD_ERROR_IO, "cannot write %s: %s is a link that another user has made in a directory that all may write to",
-                        path, target);
+            shard_error(SHARD_ERROR_IO,
+                        "cannot write %s: %s is a link that another user has made in a directory that all may write to", path,
+                        target);
         } else if (length < 0 || links == LINKS_MOST) {
             errno = length < 0 ? errno : ELOOP;
             fail("write", path);
@@ -492,7 +493,13 @@ static shard_status make_directory(const char *path, const char *unused)
 
 shard_status shard_file_make_directory(const char *path)
 {
-    return change_directory(path, make_directory, NULL);
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    char *name = shard_format("%.*s", (int)bytes, path); /* "run/" lies in the directory of "run" */
+    shard_status status = name ? change_directory(name, make_directory, NULL) : shard_last_status();
+    free(name);
+    return status;
 }
 
 bool shard_file_remove_directory(const char *path)
