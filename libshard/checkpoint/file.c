@@ -165,6 +165,13 @@ static bool is_at(const char *path, int descriptor)
     return there.st_dev == here.st_dev && there.st_ino == here.st_ino;
 }
 
+void shard_file_leave_direct(shard_file *file)
+{
+    if (file->direct >= 0)
+        shard_file_calls_used->close(file->direct);
+    file->direct = -1;
+}
+
 shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists)
 {
     int descriptor = open_with(path, O_WRONLY | O_CREAT | O_EXCL, mode);
@@ -252,8 +259,7 @@ static shard_status move_direct(shard_file *file, direction way, char *data, int
 {
     ssize_t done = call_once(way, file->direct, data, bytes, offset);
     if (done < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
-        shard_file_calls_used->close(file->direct);
-        file->direct = -1;
+        shard_file_leave_direct(file);
     } else if (done < 0 && errno != EINTR) {
         return fail(way == READ ? "read" : "write", file->path);
     }
@@ -368,8 +374,7 @@ shard_status shard_file_close(shard_file *file)
     const char *path = file->path;
     file->path = NULL;
     shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, file->bounce, BOUNCE + MEMORY_UNIT);
-    if (file->direct >= 0)
-        shard_file_calls_used->close(file->direct);
+    shard_file_leave_direct(file);
     /* The descriptor is closed even if the call was interrupted. */
     if (shard_file_calls_used->close(file->descriptor) != 0 && errno != EINTR)
         return fail("close", path);

@@ -43,6 +43,8 @@ typedef struct shard_file {
 
 /* Opens a regular file to read; *bytes is its size. */
 shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes);
+/* Closes the descriptor that bypasses the page cache: one file then has one descriptor. */
+void shard_file_leave_direct(shard_file *file);
 /* Whether the path still leads to the file that was opened, unchanged. If so on all ranks after all have opened it,
  * they have opened one and the same file. */
 shard_status shard_file_check_unchanged(const shard_file *file);
