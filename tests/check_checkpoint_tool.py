@@ -3,6 +3,7 @@
 Usage: check_checkpoint_tool.py SHARD_CHECKPOINT SHARDRUN CHECKPOINT_PROGRAM. Files of other programs are written below,
 byte by byte. Where the safetensors package, numpy and ml_dtypes are installed, they read what the program writes, too.
 """
+import array
 import hashlib
 import json
 import math
@@ -267,6 +268,9 @@ def check_split_and_merge(folder, saved):
         run(0, "split", whole, "--max-bytes", most, "-o", exact)
         assert set(read(min(exact.glob("*.safetensors")))[1]) == first, most
 
+    run(0, "split", whole, "--max-bytes", "100", "-o", f"{folder}/new//")
+    assert sorted(path.name for path in (folder / "new").glob("*.safetensors")) == files
+
     # transformers needs the format.
     run(0, "split", saved, "--max-bytes", "1GiB", "-o", folder / "one")
     one = folder / "one" / "model-00001-of-00001.safetensors"
@@ -455,6 +459,36 @@ def check_join(folder):
     refuse(full, "metadata", other={"step": "8"})
     refuse(full, "--dim none=1: there is no such tensor", "--dim", "none=1")
     refuse(full, r'"zeros" of shape \[2\] is to be concatenated', "--dim", "zeros=1")
+    check_join_of_parts_of_bytes(folder)
+    check_join_of_many(folder)
+
+
+def check_join_of_parts_of_bytes(folder):
+    """Elements of less than a byte, in any of the files, are not concatenated."""
+    output = folder / "joined4.safetensors"
+    none, some = (write(folder / f"columns{columns}.safetensors", {"a": ("F4", [2, columns], bytes(columns))}) for columns in (0, 1))
+    for files in ((none, some), (some, none), (none, none, some)):
+        for dim in (0, 1):
+            run(3, "join", *files, "-o", output, "--dim", f"a={dim}", find='"a" has dtype F4, which cannot be concatenated')
+    run(0, "join", some, some, "-o", output, find="^1 tensors are the same")
+    assert read(output)[1] == {"a": ("F4", [2, 1], b"\0")}
+
+
+def check_join_of_many(folder):
+    """More files than may be open at once: several blocks of whole rows, rows that are larger than a block, and dimension 0."""
+    count, output = 100, folder / "many.safetensors"
+    numbers = [array.array("I", noise(180_000, rank)) for rank in range(count)]
+    files = [write(folder / f"many{rank}.safetensors", {
+        "tall": ("F32", [45_000, 1], part.tobytes()), "wide": ("F32", [2, 22_500], part.tobytes()),
+        "few": ("F32", [2, 1], part[:2].tobytes())}) for rank, part in enumerate(numbers)]
+    run(0, "join", *files, "-o", output, "--dim", "tall=1", "--dim", "wide=1", limit="ulimit -n 32")
+    joined = read(output)[1]
+    tall = array.array("I", bytes(180_000 * count))
+    for rank, part in enumerate(numbers):
+        tall[rank::count] = part
+    assert joined["tall"] == ("F32", [45_000, count], tall.tobytes())
+    assert joined["wide"] == ("F32", [2, 22_500 * count], b"".join(part[at:at + 22_500].tobytes() for at in (0, 22_500) for part in numbers))
+    assert joined["few"] == ("F32", [2 * count, 1], b"".join(part[:2].tobytes() for part in numbers))
 
 
 def check_usage(folder, saved):

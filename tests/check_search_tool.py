@@ -231,6 +231,28 @@ def check_slow_vectors(folder):
         assert len(lines) == 3
 
 
+def check_slow_reader(folder):
+    """A reader of the answers that stops, and one that takes a few at a time: ranks wait as long as it takes."""
+    path, file = save_table(folder / "table.safetensors", make_table(60, 3, 11)), folder / "many.jsonl"
+    file.write_text("".join(f"{i % 60}\n" for i in range(450)))
+    arguments = [str(path), "-k", "50", "-b", "64", "--queries", str(file)]
+    wanted = run(*arguments)[0].encode()
+    assert len(wanted) > 3 << 16  # more than a pipe takes
+    with subprocess.Popen([shardrun, "-n", "2", tool, *arguments], env={**os.environ, "SHARD_TIMEOUT": "2"}, bufsize=0,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(4)
+        got = b""
+        for _ in range(12):
+            got += process.stdout.read(1 << 12)
+            time.sleep(0.3)
+        rest, errors = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0 and not errors, (process.returncode, errors)
+        assert got + rest == wanted
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([tool, *arguments], stdout=full, stderr=subprocess.PIPE, timeout=SECONDS, check=False)
+    assert done.returncode == 1 and b"cannot write to standard output: No space left" in done.stderr, done
+
+
 def check_interrupted(folder):
     """A signal leaves the old output, and no temporary file."""
     path, output = save_table(folder / "table.safetensors", make_table(9, 3, 10)), folder / "answers.jsonl"
@@ -300,6 +322,10 @@ def check_wrong(folder):
     empty = save(folder / "empty.safetensors", {"a": ("F32", [2, 0], b"")})
     assert answers(run(empty, "-k", 1, given=b"[]")[0])[0]["scores"] == [0]
     run(empty, "--queries", npy(file, (10**18, 0), "<f4", b""), "-k", 1, code=1, find="vectors of 0 numbers; give them as lines")
+    endless = save(folder / "endless.safetensors", {"a": ("F32", [2**56, 0], b"")})
+    for ranks, metric in ((1, "ip"), (2, "cosine")):
+        got = answers(run(endless, "-k", 2, "--metric", metric, ranks=ranks, given=b"[]\n72057594037927935\n")[0])
+        assert [(line["rows"], line["scores"]) for line in got] == [([0, 1], [0, 0])] * 2, got
     cases += 1 + check_wrong_arguments(folder, path)
     print(f"cases: {cases}")
 
@@ -428,7 +454,7 @@ def read_by_faiss(path, table):
 def main():
     global tool, shardrun, checkpoint_tool
     tool, shardrun, checkpoint_tool = sys.argv[1:]
-    for check in (check_rows, check_vectors, check_names, check_interactive, check_slow_vectors, check_interrupted, check_wrong, check_export):
+    for check in (check_rows, check_vectors, check_names, check_interactive, check_slow_vectors, check_slow_reader, check_interrupted, check_wrong, check_export):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             check(folder)

@@ -4,9 +4,12 @@
 #include "support/host.h"
 #include "support/scratch.h"
 
+#include "checkpoint/saving.h"
+#include "comm/function.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -296,6 +299,43 @@ START_TEST(test_recipes)
 }
 END_TEST
 
+/* Bytes that a save keeps in memory between its beginning and its end, for 2000 tensors. */
+static int64_t kept_bytes(const char *path, shard_group *group)
+{
+    SHARD_FUNCTION("shard_save");
+    shard_tensors *list = shard_tensors_create();
+    for (int i = 0; i < 2000; i++)
+        SHARD_SCOPE
+        {
+            char name[20];
+            snprintf(name, sizeof name, "%d", i);
+            put(list, name, make_part(SHARD_SHAPE(2, 5), SHARD_UINT8, 1, group));
+        }
+    shard_saving saving = {.function = "shard_save", .world = shard_world()};
+    size_t before = mallinfo2().uordblks;
+    check_ok(shard_saving_begin(&saving, list, path));
+    int64_t bytes = (int64_t)(mallinfo2().uordblks - before);
+    check_ok(shard_saving_take(&saving));
+    shard_file_remove(saving.temporary);
+    shard_saving_end(&saving);
+    shard_tensors_destroy(list);
+    return bytes;
+}
+
+/* The ranges of other ranks are not kept for all tensors: they would be 64 bytes of each, and more with more ranks. */
+static void keeps_no_ranges(shard_group *world, void *context)
+{
+    kept_bytes(context, world); /* what the first exchanges allocate */
+    int64_t of_whole = kept_bytes(context, NULL), of_split = kept_bytes(context, world);
+    ck_assert_int_lt(of_split - of_whole, 2000 * 8);
+}
+
+START_TEST(test_keeps_no_ranges)
+{
+    run_job(4, keeps_no_ranges, (void *)scratch_path("ranges.safetensors"));
+}
+END_TEST
+
 /* Where ranks differ in what they should have alike, small tensors that belong together
  * come from one rank. */
 static void statistics(shard_group *world, void *context)
@@ -480,6 +520,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_misfits, 1, 4);
     tcase_add_loop_test(tcase, test_dtypes, 1, 3);
     tcase_add_test(tcase, test_recipes);
+    tcase_add_test(tcase, test_keeps_no_ranges);
     tcase_add_test(tcase, test_statistics);
     tcase_add_loop_test(tcase, test_far_device, 1, 4);
     tcase_add_loop_test(tcase, test_modules, 1, 4);

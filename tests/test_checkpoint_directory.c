@@ -107,11 +107,13 @@ START_TEST(test_keeps)
 }
 END_TEST
 
+#define LEFTOVER "checkpoint.safetensors.tmp.0123456789abcdef"
+
 /* The folder of a save that did not end. */
 static void make_leftover(const char *directory, int64_t step)
 {
     ck_assert_int_eq(mkdir(in_step(directory, step, ""), 0777), 0);
-    write_file(in_step(directory, step, "checkpoint.safetensors.tmp.0123456789abcdef"), "x", 1);
+    write_file(in_step(directory, step, LEFTOVER), "x", 1);
 }
 
 /* Folders of saves that did not end, of other programs, and files of other names. */
@@ -135,11 +137,13 @@ static void leaves_out(shard_group *world, void *context)
         write_file(in_step(directory, 12, "checkpoint.safetensors"), data, bytes - 1); /* a copy that did not end */
         free(data);
         write_file(in_step(directory, 10, "notes"), "mine", 4);
+        write_file(in_step(directory, 10, LEFTOVER), "x", 1); /* of a second save of the step */
     }
     check_steps(world, directory, "10 11 12 31");
     check_newest(world, directory, INT64_MAX, 10);
     save(world, directory, 20);
     check_steps(world, directory, "10 12 20");
+    ck_assert(!is_there(in_step(directory, 10, LEFTOVER)) && is_there(in_step(directory, 10, "notes")));
     check_newest(world, directory, 20, 10); /* it was kept, as 12 is damaged */
     save(world, directory, 21);
     check_steps(world, directory, "10 20 21");
@@ -158,8 +162,10 @@ static void keeps_all(shard_group *world, void *context)
 {
     const char *directory = context;
     save(world, directory, 10);
-    if (shard_group_rank(world) == 0)
+    if (shard_group_rank(world) == 0) {
         make_leftover(directory, 5), make_leftover(directory, 15), make_leftover(directory, 95);
+        write_file(in_step(directory, 10, LEFTOVER), "x", 1);
+    }
     check_steps(world, directory, "5 10 15 95");
     shard_tensors *list = make_state(world, 30);
     shard_async_save *begun = shard_save_checkpoint_async(list, directory, 30, NULL, .max_to_keep = 0);
@@ -168,6 +174,7 @@ static void keeps_all(shard_group *world, void *context)
     check_ok(shard_save_checkpoint(list, directory, 40, NULL, .max_to_keep = 0));
     shard_tensors_destroy(list);
     check_steps(world, directory, "10 30 40");
+    ck_assert(!is_there(in_step(directory, 10, LEFTOVER)));
     check_ok(shard_async_save_finish(begun));
     check_steps(world, directory, "10 30 40");
     check_newest(world, directory, 40, 30);
@@ -176,6 +183,76 @@ static void keeps_all(shard_group *world, void *context)
 START_TEST(test_keeps_all)
 {
     run_job(_i, keeps_all, (void *)directory_of("keeps_all", _i));
+}
+END_TEST
+
+/* A directory's path may end with slashes, or be another one of the same directory. */
+static void takes_other_paths(shard_group *world, void *context)
+{
+    char slash[PATH], slashes[PATH], dot[PATH];
+    const char *directory = context;
+    snprintf(slash, PATH, "%s/", directory);
+    snprintf(slashes, PATH, "%s//", directory);
+    snprintf(dot, PATH, "%s/.", directory);
+    check_newest(world, slash, INT64_MAX, -1);
+    save(world, slash, 10); /* makes it */
+    check_newest(world, slashes, INT64_MAX, 10);
+    save(world, slashes, 20);
+    shard_tensors *list = make_state(world, 10);
+    shard_async_save *begun = shard_save_checkpoint_async(list, directory, 10, NULL);
+    shard_tensors_destroy(list);
+    save(world, dot, 30);
+    check_steps(world, directory, "10 20 30");
+    ck_assert(is_there(in_step(directory, 10, "checkpoint.safetensors"))); /* a save of the step is going on */
+    check_ok(shard_async_save_finish(begun));
+    check_steps(world, directory, "10 20 30");
+    check_newest(world, slash, INT64_MAX, 30);
+}
+
+START_TEST(test_takes_other_paths)
+{
+    run_job(_i, takes_other_paths, (void *)directory_of("paths", _i));
+}
+END_TEST
+
+static int log_lines;
+
+static void count_lines(shard_log_level level, int rank, const char *line, void *context)
+{
+    (void)level, (void)rank, (void)line, (void)context;
+    log_lines++;
+}
+
+/* More tensors than a thread may have outside of scopes without a warning. */
+static void has_many(shard_group *world, void *context)
+{
+    enum { MANY = 10001 };
+    const char *directory = context;
+    char path[PATH];
+    int64_t step;
+    (void)world;
+    shard_tensors *list = shard_tensors_create();
+    SHARD_SCOPE
+    {
+        for (int i = 0; i < MANY; i++) {
+            char name[20];
+            snprintf(name, sizeof name, "%d", i);
+            check_ok(shard_tensors_add(list, name, shard_empty(SHARD_SHAPE(0))));
+        }
+    }
+    shard_set_log_function(count_lines, NULL);
+    check_ok(shard_save_checkpoint(list, directory, 1, NULL));
+    check_ok(shard_save_checkpoint(list, directory, 2, NULL));
+    shard_tensors_destroy(list);
+    check_ok(shard_latest_checkpoint(directory, INT64_MAX, &step, path, sizeof path));
+    ck_assert_int_eq(step, 2);
+    shard_set_log_function(NULL, NULL);
+    ck_assert_int_eq(log_lines, 0);
+}
+
+START_TEST(test_has_many)
+{
+    run_job(1, has_many, (void *)directory_of("many", 0));
 }
 END_TEST
 
@@ -357,6 +434,8 @@ int main(void)
     add_ranks_test(tcase, test_keeps);
     tcase_add_loop_test(tcase, test_leaves_out, 1, 3);
     tcase_add_loop_test(tcase, test_keeps_all, 1, 3);
+    tcase_add_loop_test(tcase, test_takes_other_paths, 1, 3);
+    tcase_add_test(tcase, test_has_many);
     tcase_add_loop_test(tcase, test_fails_whole, 1, 3);
     tcase_add_loop_test(tcase, test_stays, 1, 3);
     tcase_add_loop_test(tcase, test_refuses, 1, 3);

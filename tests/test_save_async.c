@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -456,6 +457,55 @@ START_TEST(test_ends_early)
 }
 END_TEST
 
+static _Atomic bool renames, may_rename;
+
+static ssize_t hold_rename(const file_call *call)
+{
+    if (call->kind == CALL_RENAME)
+        atomic_store(&renames, true);
+    for (int waited = 0; call->kind == CALL_RENAME && !atomic_load(&may_rename) && waited < 60000; waited++)
+        usleep(500);
+    return call->kind == CALL_FSYNC ? CALL_LEAVE : CALL_MAKE;
+}
+
+/* The first rank's thread is about to rename the file, and no poll comes after it. */
+static void ends_complete(shard_group *world, void *context)
+{
+    check_ok(shard_init(NULL, NULL));
+    world = shard_world();
+    bool done, first = shard_group_rank(world) == 0;
+    shard_tensors *new = make_state(world, NEW);
+    file_calls_watch(hold_rename);
+    shard_async_save *save = shard_save_async(new, context, NULL);
+    shard_tensors_destroy(new);
+    for (unsigned char here = 0, all[4]; !here; here = all[0]) {
+        check_ok(shard_async_save_poll(save, &done));
+        ck_assert(!done);
+        here = atomic_load(&renames);
+        check_ok(shard_group_exchange(world, &here, 1, all));
+    }
+    atomic_store(&may_rename, true);
+    ck_assert_int_eq(shard_finalize(), 1);
+    check_error(SHARD_ERROR_ARGUMENT, first ? "*complete.safetensors was not finished, but its file is complete: call*"
+                                            : "*complete.safetensors was not finished, and its file may be complete: call*");
+    file_calls_watch(NULL);
+}
+
+static void finds_new(shard_group *world, void *context)
+{
+    check_content(world, context, NEW);
+}
+
+START_TEST(test_ends_complete)
+{
+    const char *path = scratch_path("complete.safetensors");
+    run_job_of((ranks_run){.size = sizes[_i], .body = ends_complete, .context = (void *)path, .bare = true});
+    ck_assert_int_eq(scratch_count("complete"), 1);
+    run_job(1, finds_new, (void *)path);
+    ck_assert_int_eq(remove(path), 0);
+}
+END_TEST
+
 static pthread_t program;
 static int calls, open_to_signals;
 
@@ -533,6 +583,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_error_between, 0, 3);
     tcase_add_test(tcase, test_killed_rank);
     tcase_add_loop_test(tcase, test_ends_early, 0, 3);
+    tcase_add_loop_test(tcase, test_ends_complete, 0, 3);
     tcase_add_test(tcase, test_signals_and_forks);
     int failed = test_run(suite);
     scratch_close();

@@ -80,7 +80,8 @@ typedef struct shard_async_save shard_async_save;
  *     keeps them for the next snapshot, and shard_trim_memory returns them to the system. They count as SHARD_MEMORY_WORKSPACE.
  *   - Several saves may be in the background, each with a snapshot. They are polled and finished in the same order on all ranks.
  *     Of two to the same path, the one that is complete last remains.
- *   - shard_finalize gives up a save that was not finished, removes its temporary file, and has the error ARGUMENT.
+ *   - shard_finalize gives up a save that was not finished, removes its temporary file, and has the error ARGUMENT. If a poll has
+ *     already let it become the new file, the first rank's error says so.
  * NULL with the error set, on all ranks; nothing is in the background then. Errors: as shard_save; MEMORY, no memory for the
  * snapshot. Collective over the world, unless .local.
  */

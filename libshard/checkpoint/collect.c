@@ -74,10 +74,7 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
         if (to.whole)
             shard_tensors_add(list, name, to.whole);
     }
-    shard_range *ranges = shard_local_ranges(name, tensor);
-    if (ranges)
-        shard_gather_blocks(tensor, ranges, NULL, take, &to);
-    free(ranges);
+    shard_gather_blocks(name, tensor, take, &to);
     shard_release(to.whole);
     return shard_last_status();
 }

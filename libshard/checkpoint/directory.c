@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/file.h"
+#include "checkpoint/header.h"
 
 #include "comm/comm.h"
 #include "comm/function.h"
@@ -112,15 +113,13 @@ static shard_status is_complete(const char *path, bool *complete)
     SHARD_TRY(is_there(path, complete));
     if (!*complete)
         return SHARD_OK;
-    shard_tensors *tensors = shard_inspect(path, NULL);
-    shard_status status = shard_last_status();
-    shard_tensors_destroy(tensors);
-    if (status == SHARD_ERROR_FORMAT) {
-        *complete = false;
-        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
-    }
-    if (status != SHARD_ERROR_FORMAT && status != SHARD_ERROR_UNSUPPORTED) /* a dtype that only other programs know */
+    shard_safetensors header = {0};
+    shard_status status = shard_header_read_path(&header, path);
+    shard_safetensors_free(&header);
+    if (status != SHARD_ERROR_FORMAT)
         return status;
+    *complete = false;
+    shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
     shard_clear_error();
     return SHARD_OK;
 }
@@ -153,29 +152,45 @@ void shard_directory_save_end(shard_directory_save *save)
     save->directory = NULL;
 }
 
+/* Whether both paths lead to one directory. */
+static bool is_same_directory(const char *path, const char *other)
+{
+    struct stat here, there;
+    if (strcmp(path, other) == 0)
+        return true;
+    return stat(path, &here) == 0 && stat(other, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+}
+
 static bool is_being_saved(const char *directory, int64_t step)
 {
     bool found = false;
     pthread_mutex_lock(&saves.lock);
     for (const shard_directory_save *save = saves.first; save && !found; save = save->after)
-        found = save->step == step && strcmp(save->directory, directory) == 0;
+        found = save->step == step && is_same_directory(save->directory, directory);
     pthread_mutex_unlock(&saves.lock);
     return found;
 }
 
 /* ---- saving ---- */
 
+/* How much of a step goes. */
+typedef enum removal {
+    REMOVE_LEFTOVERS, /* temporary files of saves that did not end */
+    REMOVE_FOLDER,    /* ... and the folder, if it is empty then */
+    REMOVE_CHECKPOINT /* ... and the checkpoint */
+} removal;
+
 /* The checkpoint goes first, so that the folder is at no time one with a part of it. Other files in the folder stay, and so does
- * what a symbolic link leads to. Where no checkpoint was there, one that has come since stays. */
-static void remove_step(const char *directory, int64_t step, bool there)
+ * what a symbolic link leads to. */
+static void remove_from_step(const char *directory, int64_t step, removal what)
 {
     struct stat status;
     char *folder = folder_of(directory, step), *path = path_of(directory, step);
     if (folder && path && lstat(folder, &status) == 0 && S_ISDIR(status.st_mode)) {
-        if (there && shard_file_calls_used->unlink(path) != 0 && errno != ENOENT)
+        if (what >= REMOVE_CHECKPOINT && shard_file_calls_used->unlink(path) != 0 && errno != ENOENT)
             shard_log_message(SHARD_LOG_WARN, "cannot remove the old checkpoint %s: %s", path, strerror(errno));
         shard_file_remove_leftovers(path);
-        if (!shard_file_remove_directory(folder))
+        if (what >= REMOVE_FOLDER && !shard_file_remove_directory(folder))
             shard_log_message(SHARD_LOG_INFO, "cannot remove %s of an old checkpoint: %s", folder, strerror(errno));
     }
     free(folder);
@@ -183,15 +198,16 @@ static void remove_step(const char *directory, int64_t step, bool there)
 }
 
 /* Removes the step, counts it among those that stay, or leaves it: one that is later, or cannot be examined. Damaged checkpoints
- * do not count, and are removed as old ones are. */
+ * do not count, and are removed as old ones are. Where no checkpoint is there, one that comes meanwhile stays. */
 static shard_status remove_or_count(const char *directory, int64_t step, bool later, int64_t keep, int64_t *complete)
 {
     bool there = true, whole = false;
     char *path = path_of(directory, step);
     shard_status status = path ? is_there(path, &there) : shard_last_status();
-    if (status == SHARD_OK && (!there || (!later && *complete == keep)))
-        remove_step(directory, step, there);
-    else if (status == SHARD_OK && !later)
+    bool old = there && !later && *complete == keep;
+    if (status == SHARD_OK)
+        remove_from_step(directory, step, old ? REMOVE_CHECKPOINT : there ? REMOVE_LEFTOVERS : REMOVE_FOLDER);
+    if (status == SHARD_OK && there && !old && !later)
         status = is_complete(path, &whole);
     *complete += status == SHARD_OK && whole;
     free(path);

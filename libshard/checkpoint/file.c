@@ -165,6 +165,13 @@ static bool is_at(const char *path, int descriptor)
     return there.st_dev == here.st_dev && there.st_ino == here.st_ino;
 }
 
+void shard_file_leave_direct(shard_file *file)
+{
+    if (file->direct >= 0)
+        shard_file_calls_used->close(file->direct);
+    file->direct = -1;
+}
+
 shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists)
 {
     int descriptor = open_with(path, O_WRONLY | O_CREAT | O_EXCL, mode);
@@ -252,8 +259,7 @@ static shard_status move_direct(shard_file *file, direction way, char *data, int
 {
     ssize_t done = call_once(way, file->direct, data, bytes, offset);
     if (done < 0 && (errno == EINVAL || errno == EOPNOTSUPP)) {
-        shard_file_calls_used->close(file->direct);
-        file->direct = -1;
+        shard_file_leave_direct(file);
     } else if (done < 0 && errno != EINTR) {
         return fail(way == READ ? "read" : "write", file->path);
     }
@@ -368,8 +374,7 @@ shard_status shard_file_close(shard_file *file)
     const char *path = file->path;
     file->path = NULL;
     shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, file->bounce, BOUNCE + MEMORY_UNIT);
-    if (file->direct >= 0)
-        shard_file_calls_used->close(file->direct);
+    shard_file_leave_direct(file);
     /* The descriptor is closed even if the call was interrupted. */
     if (shard_file_calls_used->close(file->descriptor) != 0 && errno != EINTR)
         return fail("close", path);
@@ -419,8 +424,9 @@ char *shard_file_follow(const char *path)
         }
         char *next = NULL;
         if (length < 0 && errno == EACCES) {
-            shard_error(SHARD_ERROR_IO, "cannot write %s: %s is a link that another user has made in a directory that all may write to",
-                        path, target);
+            shard_error(SHARD_ERROR_IO,
+                        "cannot write %s: %s is a link that another user has made in a directory that all may write to", path,
+                        target);
         } else if (length < 0 || links == LINKS_MOST) {
             errno = length < 0 ? errno : ELOOP;
             fail("write", path);
@@ -492,7 +498,13 @@ static shard_status make_directory(const char *path, const char *unused)
 
 shard_status shard_file_make_directory(const char *path)
 {
-    return change_directory(path, make_directory, NULL);
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    char *name = shard_format("%.*s", (int)bytes, path); /* "run/" lies in the directory of "run" */
+    shard_status status = name ? change_directory(name, make_directory, NULL) : shard_last_status();
+    free(name);
+    return status;
 }
 
 bool shard_file_remove_directory(const char *path)

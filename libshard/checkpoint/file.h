@@ -43,6 +43,8 @@ typedef struct shard_file {
 
 /* Opens a regular file to read; *bytes is its size. */
 shard_status shard_file_open(shard_file *file, const char *path, int64_t *bytes);
+/* Closes the descriptor that bypasses the page cache: one file then has one descriptor. */
+void shard_file_leave_direct(shard_file *file);
 /* Whether the path still leads to the file that was opened, unchanged. If so on all ranks after all have opened it,
  * they have opened one and the same file. */
 shard_status shard_file_check_unchanged(const shard_file *file);
@@ -82,7 +84,7 @@ void shard_file_set_mode(shard_file *file, mode_t mode);
 shard_status shard_file_replace(const char *temporary, const char *path);
 /* Removes the file; never an error. */
 void shard_file_remove(const char *path);
-/* Makes the directory if it is not there, and syncs the directory that it lies in. */
+/* Makes the directory if it is not there (path may end with slashes), and syncs the directory that it lies in. */
 shard_status shard_file_make_directory(const char *path);
 /* Removes an empty directory. False with errno set, without an error. */
 bool shard_file_remove_directory(const char *path);

@@ -29,24 +29,30 @@ shard_status shard_header_read(shard_safetensors *header, shard_file *file, int6
     return status;
 }
 
-shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
+shard_status shard_header_read_path(shard_safetensors *header, const char *path)
 {
     shard_file file = {0};
-    shard_safetensors header = {0};
     int64_t bytes, data_start;
     uint64_t hash;
+    shard_status status = shard_file_open(&file, path, &bytes);
+    if (status == SHARD_OK)
+        status = shard_header_read(header, &file, bytes, true, &data_start, &hash);
+    if (status == SHARD_OK)
+        status = shard_file_check_unwritten(&file);
+    shard_status closed = shard_file_close(&file);
+    return status == SHARD_OK ? closed : status;
+}
+
+shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
+{
+    shard_safetensors header = {0};
     if (!path) {
         shard_null_argument("shard_inspect", "path");
         return NULL;
     }
     shard_tensors *tensors = NULL;
     shard_metadata *read = NULL;
-    shard_status status = shard_file_open(&file, path, &bytes);
-    if (status == SHARD_OK)
-        status = shard_header_read(&header, &file, bytes, true, &data_start, &hash);
-    if (status == SHARD_OK)
-        status = shard_file_check_unwritten(&file);
-    shard_file_close(&file);
+    shard_status status = shard_header_read_path(&header, path);
     if (status == SHARD_OK && metadata)
         status = (read = shard_metadata_take(&header.metadata)) ? SHARD_OK : shard_last_status();
     if (status == SHARD_OK)

@@ -10,5 +10,7 @@
  * too. */
 shard_status shard_header_read(shard_safetensors *header, shard_file *file, int64_t file_bytes, bool verify, int64_t *data_start,
                                uint64_t *hash);
+/* Reads and verifies the header of the file at path. Freed by shard_safetensors_free, after a failure too. */
+shard_status shard_header_read_path(shard_safetensors *header, const char *path);
 
 #endif

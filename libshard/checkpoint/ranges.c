@@ -222,6 +222,7 @@ typedef struct walk {
     void *mine, *all;
 } walk;
 
+/* ranges, flat_ranges: NULL after an error. */
 static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range *ranges, const shard_range *flat_ranges)
 {
     const shard_placement *placement = shard_local_placement(tensor);
@@ -237,7 +238,7 @@ static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range 
     w->offset = shard_calloc(5 * (size_t)members, sizeof *w->offset);
     w->all = shard_block_allocate();
     w->mine = shard_is_host_memory(tensor) && !flat_ranges ? w->all : shard_block_allocate();
-    if (!w->offset || !w->all || !w->mine)
+    if (!w->offset || !w->all || !w->mine || !ranges || (shard_flat_range_of(tensor) && !flat_ranges))
         return shard_last_status();
     w->size = w->offset + members;
     w->count = w->size + members;
@@ -312,13 +313,15 @@ static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t col
 
 /* For a flat range, an error of one rank before a block reaches all ranks of both groups in that block: first the
  * group of the flat range, then, through its ranks, the groups of their local shards. */
-shard_status shard_gather_blocks(shard_tensor *tensor, const shard_range *ranges, const shard_range *flat_ranges,
-                                 shard_status (*take)(void *, const shard_block *), void *context)
+shard_status shard_gather_blocks(const char *name, shard_tensor *tensor, shard_status (*take)(void *, const shard_block *),
+                                 void *context)
 {
+    const shard_flat_range *flat = shard_flat_range_of(tensor);
+    shard_range *flat_ranges = flat ? shard_flat_ranges(name, tensor) : NULL, *ranges = shard_local_ranges(name, tensor);
     walk w;
     start_walk(&w, tensor, ranges, flat_ranges);
-    if (flat_ranges)
-        shard_agree(shard_flat_range_of(tensor)->group);
+    if (flat)
+        shard_agree(flat->group);
     shard_status status = shard_agree(w.placement->group);
     int64_t rows = shard_shape_product(shard_local_shape(tensor), 0, w.placement->dim), columns = 0;
     for (int member = 0; member < w.members && status == SHARD_OK; member++)
@@ -331,5 +334,7 @@ shard_status shard_gather_blocks(shard_tensor *tensor, const shard_range *ranges
                 take(context, &(shard_block){w.all, row, number, w.pitch, w.count, w.first, w.members});
         }
     end_walk(&w);
+    free(flat_ranges);
+    free(ranges);
     return shard_last_status();
 }

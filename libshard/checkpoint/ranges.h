@@ -85,10 +85,10 @@ typedef struct shard_block {
 } shard_block;
 
 /* Calls take for one block of a split tensor after the other, on every rank: whole rows if they fit into a block.
- * For a flat range, with the flat ranges of its group (`flat_ranges`, else NULL), the local shard is gathered first.
- * Collective over the placement's group, and over the flat range's; an error of take on one rank ends the walk on
- * all. */
-shard_status shard_gather_blocks(shard_tensor *tensor, const shard_range *ranges, const shard_range *flat_ranges,
+ * For a flat range the local shard is gathered first. Errors: those of shard_local_ranges and shard_flat_ranges, with the
+ * tensor's name. Collective over the placement's group, and over the flat range's; an error of take on one rank ends the walk
+ * on all. */
+shard_status shard_gather_blocks(const char *name, shard_tensor *tensor,
                                  shard_status (*take)(void *context, const shard_block *block), void *context);
 
 #endif

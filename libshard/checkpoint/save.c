@@ -51,11 +51,9 @@ static shard_status plan(shard_saving *s, const char *path)
     int64_t count = shard_tensors_count(s->tensors);
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
     s->sums = shard_calloc((size_t)count, sizeof *s->sums);
-    s->ranges = shard_calloc((size_t)count, sizeof *s->ranges);
-    s->flat_ranges = shard_calloc((size_t)count, sizeof *s->flat_ranges);
     s->written = shard_calloc((size_t)count, sizeof *s->written);
     s->target = shard_file_follow(path);
-    if (!s->entries || !s->sums || !s->ranges || !s->flat_ranges || !s->written || !s->target)
+    if (!s->entries || !s->sums || !s->written || !s->target)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -85,23 +83,20 @@ static bool agree_on_flat_ranges(const shard_tensor *tensor)
     return shard_group_broadcast(group, NULL, &first, sizeof first, SHARD_UINT8, 0) == SHARD_OK && first;
 }
 
-/* Each group compares the ranges of its tensors. After it returns the error is known to all ranks of the world. */
+/* Each group compares the ranges of its tensors, which are not kept: for many tensors and ranks they would be large. After it
+ * returns the error is known to all ranks of the world. */
 static shard_status agree_on_ranges(shard_saving *s)
 {
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        shard_range *flat_ranges = shard_flat_range_of(tensor) ? shard_flat_ranges(name, tensor) : NULL;
+        if (shard_flat_range_of(tensor))
+            free(shard_flat_ranges(name, tensor));
         bool written = shard_flat_range_of(tensor) ? agree_on_flat_ranges(tensor) : is_first(&tensor->placement);
-        shard_range *ranges = shard_local_placement(tensor)->kind == SHARD_SPLIT ? shard_local_ranges(name, tensor) : NULL;
-        if (i < s->count) {
-            s->flat_ranges[i] = flat_ranges;
+        if (shard_local_placement(tensor)->kind == SHARD_SPLIT)
+            free(shard_local_ranges(name, tensor));
+        if (i < s->count)
             s->written[i] = written;
-            s->ranges[i] = ranges;
-        } else {
-            free(flat_ranges);
-            free(ranges);
-        }
     }
     return shard_agree(s->world);
 }
@@ -223,13 +218,8 @@ void shard_saving_end(shard_saving *s)
     if (s->temporary && shard_last_status() != SHARD_OK)
         shard_file_remove(s->temporary);
     shard_file_unlock(s->lock);
-    for (int64_t i = 0; i < s->count; i++) {
+    for (int64_t i = 0; i < s->count; i++)
         free((char *)s->entries[i].name);
-        free(s->ranges[i]);
-        free(s->flat_ranges[i]);
-    }
-    free(s->ranges);
-    free(s->flat_ranges);
     free(s->written);
     free(s->entries);
     free(s->sums);

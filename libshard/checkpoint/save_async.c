@@ -34,11 +34,12 @@ struct shard_async_save {
     int64_t number;           /* of the process's collective saves, from 1 on; 0: of this rank alone */
     bool threaded;            /* there is a thread to join */
     pthread_t thread;
-    pid_t process;          /* a fork of it has none of its threads */
-    _Atomic bool ended;     /* the phase's thread has no more to do */
-    _Atomic bool cancelled; /* it is to end soon */
-    shard_kept_error error; /* of the thread; of all ranks in FAILED */
-    char *directory;        /* of checkpoints, whose old ones are then removed; NULL: one file */
+    pid_t process;              /* a fork of it has none of its threads */
+    _Atomic bool ended;         /* the phase's thread has no more to do */
+    _Atomic bool cancelled;     /* it is to end soon */
+    bool replaced;              /* the first rank's thread has renamed the file; read after a join */
+    shard_kept_error error;     /* of the thread; of all ranks in FAILED */
+    char *directory;            /* of checkpoints, whose old ones are then removed; NULL: one file */
     shard_directory_save begun; /* of that directory */
     int64_t keep;
     shard_async_save *after; /* of the list */
@@ -89,6 +90,7 @@ static void *complete(void *context)
         return end_thread(save);
     if (status == SHARD_OK)
         status = shard_saving_replace(&save->saving);
+    save->replaced = status == SHARD_OK;
     if (status == SHARD_OK && save->directory)
         shard_directory_remove_old(save->directory, save->begun.step, save->keep);
     return end_thread(save);
@@ -146,6 +148,20 @@ static void end(shard_async_save *save)
 
 /* ---- the list ---- */
 
+/* Whether the first rank completes the file, and this one does not know how far it is. */
+static bool is_of_first(const shard_async_save *save)
+{
+    return save->phase == COMPLETING && shard_group_rank(save->saving.world) > 0;
+}
+
+/* The end of a save whose thread has ended, for messages. */
+static const char *outcome(const shard_async_save *save)
+{
+    if (save->phase == COMPLETE || save->replaced)
+        return ", but its file is complete";
+    return is_of_first(save) ? ", and its file may be complete" : " and is given up";
+}
+
 /* A process that was forked leaves the saves of its parent alone. */
 static void abandon_all(void)
 {
@@ -157,7 +173,11 @@ static void abandon_all(void)
         join(save);
         shard_error(SHARD_ERROR_ARGUMENT,
                     "shard_finalize: the save of %s was not finished%s: call shard_async_save_finish before", save->saving.target,
-                    save->phase == COMPLETE ? ", but its file is complete" : " and is given up");
+                    outcome(save));
+        if (is_of_first(save)) { /* which may be about to rename the temporary file */
+            free(save->saving.temporary);
+            save->saving.temporary = NULL;
+        }
         end(save);
         free(save);
     }

@@ -153,7 +153,7 @@ static bool is_narrow(const shard_saving *s, int64_t index)
 static shard_status write_narrow(shard_saving *s, int64_t index)
 {
     row_writer writer = {.s = s, .index = index, .lines = shard_block_allocate()};
-    shard_gather_blocks(shard_tensors_at(s->tensors, index), s->ranges[index], s->flat_ranges[index], write_rows, &writer);
+    shard_gather_blocks(shard_tensors_name(s->tensors, index), shard_tensors_at(s->tensors, index), write_rows, &writer);
     shard_block_free(writer.lines);
     return shard_last_status();
 }

@@ -21,11 +21,9 @@ typedef struct shard_saving {
     const shard_metadata *metadata; /* the caller's, until shard_saving_end; NULL: none */
     shard_snapshot *snapshot;       /* takes the values; NULL: they go to the file */
     int64_t count;
-    shard_entry *entries;      /* [count], with names of their own */
-    shard_run_sum *sums;       /* [count] of what this rank has written */
-    shard_range **ranges;      /* [count] of split tensors, and of flat ranges of them; NULL for others */
-    shard_range **flat_ranges; /* [count] of flat ranges; NULL for others */
-    bool *written;             /* [count] whether this rank writes its local shard or flat range */
+    shard_entry *entries; /* [count], with names of their own */
+    shard_run_sum *sums;  /* [count] of what this rank has written */
+    bool *written;        /* [count] whether this rank writes its local shard or flat range */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
     char *target;       /* the path, or the file that it links to */

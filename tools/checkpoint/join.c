@@ -10,9 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct joining {
     source_list sources; /* by rank */
+    int64_t open_most;   /* files that stay open while tensors are read */
     output out;
     int *dims; /* [count of out]: the dimension of concatenation; -1: taken once */
     int64_t dims_capacity;
@@ -98,11 +100,17 @@ static shard_status concatenate_shapes(const joining *j, const shard_entry *entr
     return SHARD_OK;
 }
 
-/* Elements of less than a byte are not concatenated: a run of them may end within a byte. */
-static bool has_whole_bytes(const shard_entry *entry)
+/* Elements of less than a byte are not concatenated: a run of them may end within a byte. Tensors without elements do not show
+ * that they are of such a dtype. */
+static bool have_whole_bytes(const joining *j, const char *name)
 {
-    int64_t elements = entry_elements(entry);
-    return elements == 0 || (entry->end - entry->begin) % elements == 0;
+    for (int64_t rank = 0; rank < j->sources.count; rank++) {
+        const shard_entry *entry = entry_of(j, rank, name);
+        int64_t elements = entry_elements(entry);
+        if (elements > 0 && (entry->end - entry->begin) % elements != 0)
+            return false;
+    }
+    return true;
 }
 
 static shard_status add(joining *j, settings *s, const shard_entry *entry)
@@ -123,7 +131,7 @@ static shard_status add(joining *j, settings *s, const shard_entry *entry)
     SHARD_TRY(output_add(&j->out, &j->sources.at[0], entry, entry->name));
     SHARD_TRY(shard_grow(&j->dims, &j->dims_capacity, j->out.count, sizeof *j->dims));
     j->dims[j->out.count - 1] = dim;
-    if (!same && !has_whole_bytes(entry))
+    if (!same && !have_whole_bytes(j, entry->name))
         return shard_error(SHARD_ERROR_UNSUPPORTED, "%s has dtype %s, which cannot be concatenated", shard_quoted(entry->name),
                            dtype_text(entry));
     return same ? SHARD_OK : concatenate_shapes(j, entry, dim, &j->out.entries[j->out.count - 1].shape);
@@ -131,12 +139,22 @@ static shard_status add(joining *j, settings *s, const shard_entry *entry)
 
 /* ---- writing ---- */
 
+/* Reads from a rank's file. Those of the first ranks stay open, others are opened each time: there may be more files than a
+ * process may have open. */
+static shard_status read_run(const joining *j, run_reader *reader, void *to, int64_t bytes)
+{
+    shard_status status = run_next(reader, to, bytes);
+    if (reader->from - j->sources.at >= j->open_most)
+        source_close(reader->from);
+    return status;
+}
+
 /* The next bytes of one rank, to byte *to of the tensor. */
 static shard_status write_run(joining *j, shard_writer *writer, int64_t index, run_reader *reader, int64_t bytes, int64_t *to)
 {
     for (int64_t now; bytes > 0; bytes -= now, *to += now) {
         now = shard_min(bytes, SHARD_BLOCK_BYTES);
-        SHARD_TRY(run_next(reader, j->blocks[0], now));
+        SHARD_TRY(read_run(j, reader, j->blocks[0], now));
         SHARD_TRY(shard_writer_write(writer, index, j->blocks[0], now, *to));
     }
     return SHARD_OK;
@@ -152,7 +170,7 @@ static shard_status write_rows(joining *j, shard_writer *writer, int64_t index, 
             run_reader *reader = &j->readers[rank];
             int64_t width = (reader->entry->end - reader->entry->begin) / rows;
             if (width > 0)
-                SHARD_TRY(run_next(reader, j->blocks[0], now * width));
+                SHARD_TRY(read_run(j, reader, j->blocks[0], now * width));
             for (int64_t i = 0; i < now && width > 0; i++)
                 memcpy(j->blocks[1] + i * pitch + before, j->blocks[0] + i * width, (size_t)width);
             before += width;
@@ -208,6 +226,8 @@ static void print_tensors(const joining *j)
 
 static shard_status join(joining *j, settings *s)
 {
+    long most = sysconf(_SC_OPEN_MAX);
+    j->open_most = most < 0 ? s->file_count : shard_max(most / 2, 1);
     for (int i = 0; i < s->file_count; i++)
         SHARD_TRY(sources_add(&j->sources, s->files[i], s->skip_checksums));
     SHARD_TRY(output_check_path(s->output, &j->sources));

@@ -67,6 +67,7 @@ shard_status source_open(source *from)
     if (from->file.path)
         return SHARD_OK;
     SHARD_TRY(shard_file_open(&from->file, from->path, &bytes));
+    shard_file_leave_direct(&from->file);
     from->file.opened = from->opened;
     SHARD_TRY(shard_file_check_unchanged(&from->file));
     return shard_file_check_unwritten(&from->file);

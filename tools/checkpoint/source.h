@@ -23,7 +23,7 @@ typedef struct source_list {
 shard_status sources_add(source_list *list, const char *path, bool skip_checksums);
 void sources_free(source_list *list);
 
-/* Opens the file to read its tensors, unless it is open. IO: it has changed since its header was read. */
+/* Opens the file to read its tensors, with one descriptor, unless it is open. IO: it has changed since its header was read. */
 shard_status source_open(source *from);
 void source_close(source *from);
 

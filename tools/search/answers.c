@@ -1,12 +1,18 @@
 #include "answers.h"
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/math.h"
+#include "base/memory.h"
+#include "comm/straggler.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
-#include <stdio.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 shard_status answers_open(answers *a, const char *path, shard_dtype dtype)
 {
@@ -22,6 +28,8 @@ shard_status answers_finish(answers *a)
 void answers_close(answers *a)
 {
     shard_new_file_end(&a->new);
+    free(a->text);
+    a->text = NULL;
 }
 
 /* The answer to one query; NULL without memory. */
@@ -46,19 +54,23 @@ static json_t *make_answer(json_t *query, const row_names *names, int64_t k, con
     return answer;
 }
 
+static shard_status keep(answers *a, const char *text, int64_t bytes)
+{
+    SHARD_TRY(shard_grow(&a->text, &a->capacity, a->end + bytes, 1));
+    memcpy(a->text + a->end, text, (size_t)bytes);
+    a->end += bytes;
+    return SHARD_OK;
+}
+
 static shard_status write_line(answers *a, const json_t *answer)
 {
     char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION((size_t)a->digits)) : NULL;
     if (!text)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for an answer");
-    size_t bytes = strlen(text);
+    int64_t bytes = (int64_t)strlen(text);
     text[bytes++] = '\n'; /* in the place of the 0 */
-    shard_status status = SHARD_OK;
-    if (a->path)
-        status = shard_file_write(&a->new.file, text, (int64_t)bytes, a->written, NULL);
-    else if (fwrite(text, 1, bytes, stdout) != bytes)
-        status = shard_error(SHARD_ERROR_IO, "cannot write to standard output: %s", strerror(errno));
-    a->written += (int64_t)bytes;
+    shard_status status = a->path ? shard_file_write(&a->new.file, text, bytes, a->written, NULL) : keep(a, text, bytes);
+    a->written += bytes;
     free(text);
     return status;
 }
@@ -72,7 +84,32 @@ shard_status answers_write(answers *a, const batch *b, const row_names *names, i
         json_decref(answer);
         SHARD_TRY(status);
     }
-    if (!a->path && fflush(stdout) != 0)
-        return shard_error(SHARD_ERROR_IO, "cannot write to standard output: %s", strerror(errno));
+    return SHARD_OK;
+}
+
+/* The ranks that wait meanwhile do not wait for a computation. */
+static bool wait_for_room(int64_t milliseconds)
+{
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    shard_straggler_enter();
+    int ready = poll(&output, 1, (int)milliseconds);
+    shard_straggler_leave();
+    return ready > 0;
+}
+
+/* A pipe that has room takes PIPE_BUF bytes at once, so that a write does not wait. */
+shard_status answers_flush(answers *a, int wait, bool *left)
+{
+    int64_t until = shard_nanoseconds() + wait * (int64_t)1000000, now;
+    *left = true;
+    while (a->begin < a->end && (now = shard_nanoseconds()) < until && wait_for_room((until - now) / 1000000)) {
+        ssize_t done = write(STDOUT_FILENO, a->text + a->begin, (size_t)shard_min(a->end - a->begin, PIPE_BUF));
+        if (done < 0 && errno != EINTR && errno != EAGAIN) /* EAGAIN: another process has taken the room */
+            return shard_error(SHARD_ERROR_IO, "cannot write to standard output: %s", strerror(errno));
+        a->begin += done > 0 ? done : 0;
+    }
+    *left = a->begin < a->end;
+    if (!*left)
+        a->begin = a->end = 0;
     return SHARD_OK;
 }

@@ -39,6 +39,7 @@ void batch_clear(batch *b, int64_t width)
     if (b->vector)
         memset(b->vector, 0, (size_t)(b->count * width) * sizeof *b->vector);
     b->count = 0;
+    b->last = false;
 }
 
 void batch_close(batch *b)

@@ -17,8 +17,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Milliseconds that rank 0 waits for input before it lets the other ranks know that it is there: they would take it for lost
- * after SHARD_TIMEOUT seconds. */
+/* Milliseconds that rank 0 waits for input, or for a reader of its output, before it lets the other ranks know that it is there:
+ * they would take it for lost after SHARD_TIMEOUT seconds. */
 enum { WAIT = 500 };
 
 typedef struct search {
@@ -74,6 +74,17 @@ static shard_status gather_vectors(search *s)
 
 /* ---- searching ---- */
 
+/* Rows of no numbers have the score 0, and a small file can claim any number of them: the first ones are the nearest. */
+static shard_status find_first(search *s)
+{
+    int64_t k = s->options->k;
+    for (int64_t i = 0; i < s->batch.count * k; i++) {
+        s->score[i] = 0;
+        s->found[i] = i % k;
+    }
+    return SHARD_OK;
+}
+
 static shard_status find(search *s)
 {
     const batch *b = &s->batch;
@@ -94,7 +105,16 @@ static shard_status find(search *s)
     return status;
 }
 
-/* One batch; *last: there are no more. An error of one rank is that of all in the first collective that follows. */
+/* Reads the next queries when the answers to those before are written. */
+static shard_status read_batch(search *s)
+{
+    bool left;
+    SHARD_TRY(answers_flush(&s->answers, WAIT, &left));
+    return left ? SHARD_OK : queries_read(&s->queries, &s->batch, WAIT);
+}
+
+/* One batch, which may be empty; *last: there are no more, and all answers are written. An error of one rank is that of all in
+ * the first collective that follows. */
 static shard_status run_batch(search *s, bool *last)
 {
     batch *b = &s->batch;
@@ -102,16 +122,16 @@ static shard_status run_batch(search *s, bool *last)
     if (signal_taken())
         shard_error(SHARD_ERROR_IO, "interrupted by signal %d", signal_taken());
     else if (s->reads)
-        queries_read(&s->queries, b, WAIT);
+        read_batch(s);
     int64_t state[2] = {b->count, b->last};
     SHARD_TRY(broadcast(state, 2));
     b->count = state[0];
-    *last = state[1] != 0;
+    *last = state[1] != 0 && b->count == 0;
     if (b->count == 0)
         return SHARD_OK;
     SHARD_TRY(broadcast(b->row, b->count));
     SHARD_TRY(gather_vectors(s));
-    SHARD_TRY(find(s));
+    SHARD_TRY(s->table.width > 0 ? find(s) : find_first(s));
     if (s->reads)
         answers_write(&s->answers, b, s->names.at ? &s->names : NULL, s->options->k, s->score, s->found);
     return SHARD_OK;
