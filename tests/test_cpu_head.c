@@ -2,6 +2,7 @@
  * sizes, tiles with and without a place in the stash, one to three threads. */
 #include "support/check.h"
 #include "support/kernels.h"
+#include "support/loss.h"
 #include "support/threads.h"
 
 #include "base/dtype.h"
@@ -30,11 +31,8 @@ static shard_device *device;
 static double *numbers_of(const void *array, int64_t n, shard_dtype dtype, shard_dtype rounded)
 {
     double *numbers = calloc((size_t)n + 1, sizeof *numbers);
-    for (int64_t i = 0; i < n; i++) {
-        numbers[i] = array_get(array, i, dtype);
-        if (rounded == SHARD_BFLOAT16)
-            numbers[i] = (double)shard_bfloat16_to_float(shard_float_to_bfloat16((float)numbers[i]));
-    }
+    for (int64_t i = 0; i < n; i++)
+        numbers[i] = round_to(rounded, array_get(array, i, dtype));
     return numbers;
 }
 
@@ -79,7 +77,7 @@ static problem problem_make(int64_t rows, int64_t in, int64_t cols, shard_dtype 
         p.target[i] = i % 5 == 3 ? -100 : i * 31 % (cols + 5);
     p.h.target = p.target;
     p.x = numbers_of(p.h.x, rows * in, dtype, dtype);
-    p.weight = numbers_of(p.h.weight, cols * in, weight_dtype, p.products);
+    p.weight = numbers_of(p.h.weight, cols * in, weight_dtype, dtype); /* of one type, or rounded to that of x */
     p.bias = numbers_of(bias, cols, weight_dtype, weight_dtype);
     p.class_weight = numbers_of(class_weight, cols, SHARD_FLOAT32, SHARD_FLOAT32);
     for (int64_t c = 0; c < cols; c++) {

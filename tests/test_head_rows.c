@@ -1,12 +1,15 @@
 /* Gradients that are taken by rows (shard_take_gradient_rows), and those of several batches. */
 #include "support/head.h"
 #include "support/loss.h"
+#include "support/threads.h"
 
 #include "base/error.h"
+#include "device/head.h"
 #include "tensor/tensor.h"
 
 #include <shard/shard.h>
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -148,6 +151,51 @@ START_TEST(test_failing_rows)
 }
 END_TEST
 
+/* Of the threads of a sweep: the text of one that is not the caller's. */
+typedef struct failing {
+    pthread_t caller;
+    atomic_int others; /* calls by other threads */
+    bool fails;
+} failing;
+
+static shard_status take_or_fail(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+{
+    failing *f = context;
+    (void)device, (void)count, (void)gradient;
+    ck_assert_int_eq(shard_last_status(), SHARD_OK);
+    if (pthread_equal(pthread_self(), f->caller))
+        return SHARD_OK;
+    atomic_fetch_add(&f->others, 1);
+    return f->fails ? shard_error(SHARD_ERROR_IO, "no room for the rows from %d on", (int)first) : SHARD_OK;
+}
+
+START_TEST(test_failing_thread)
+{
+    int before = set_threads(3);
+    shard_head_tile = 16;
+    SHARD_SCOPE
+    {
+        head_call c;
+        head_make(&c, NO_BIAS, 0, NULL);
+        shard_head_saved *saved;
+        static head_result r;
+        shard_tensor *loss = head_forward(&c, c.target, &saved, &r), *dweight;
+        check_ok(shard_head_backward(saved, head_dy(loss), NULL, &dweight, NULL, .deferred = true));
+        shard_head_saved_destroy(saved);
+        for (int pass = 0; pass < 2; pass++) {
+            failing f = {.caller = pthread_self(), .fails = pass == 0};
+            shard_status status = shard_take_gradient_rows(dweight, take_or_fail, &f);
+            if (f.fails && atomic_load(&f.others) > 0)
+                check_error(status, "no room for the rows from *");
+            else
+                check_ok(status);
+        }
+    }
+    shard_head_tile = 0;
+    set_threads(before);
+}
+END_TEST
+
 /* ---- several batches ---- */
 
 static void batches_add_up(shard_group *world, void *context)
@@ -265,6 +313,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_batches_add_up, 0, 2);
     tcase_add_test(tcase, test_gradient_of_record);
     tcase_add_test(tcase, test_failing_rows);
+    tcase_add_test(tcase, test_failing_thread);
     tcase_add_test(tcase, test_adds_to_other);
     tcase_add_test(tcase, test_written);
     return test_run(suite);

@@ -57,7 +57,7 @@ static const shard_module_type batch_norm_type = {
 shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, shard_tensor *residual)
 {
     bool is_norm = module && shard_module_get_type(module) == &batch_norm_type;
-    if (!module || (!x && !is_norm)) /* without x a batch norm's group is told */
+    if (!module || (!x && !is_norm)) /* without x a batch norm is called, whose group fails together */
         return shard_null_argument("shard_nn_batch_norm_relu", module ? "x" : "batch_norm"), NULL;
     if (!is_norm)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm_relu: a %s is no batch norm",

@@ -1,12 +1,11 @@
 #include "device/cpu/cpu_head_sweep.h"
 
-#include "base/error.h"
+#include "base/kept_error.h"
 #include "base/math.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/pick.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #ifdef _OPENMP
@@ -90,7 +89,8 @@ static void choose_sizes(sweep *s, const shard_head *h)
     s->pitch = shard_round_up(h->loss.rows, s->tiler->width);
     s->in_pitch = shard_round_up(h->in, s->tiler->width);
     shard_dtype dtype = shard_cpu_head_products_dtype(s->tiler);
-    s->in_place = h->weight_dtype == dtype && s->in_pitch == h->in;
+    s->rounds = s->tiler->pack == 1 && h->weight_dtype == SHARD_FLOAT32 && shard_dtype_size(h->dtype) == 2;
+    s->in_place = h->weight_dtype == dtype && s->in_pitch == h->in && !s->rounds;
     s->packed = h->dtype == SHARD_BFLOAT16;
     bool up_to_one = !s->separate && !(h->binary && (h->class_weight || h->positive)); /* the numbers of the stash */
     s->halved = h->stash_dtype == SHARD_FLOAT16 && !s->packed && up_to_one;
@@ -206,7 +206,8 @@ static void *place_at(const sweep *s, int64_t first)
     return index < s->stashed ? (char *)s->h->stash + (size_t)index * place_bytes(s) : NULL;
 }
 
-/* Converts the tile's rows, [count, in] of the weight's type, to the products'. Their padding is 0. */
+/* Converts the tile's rows, [count, in] of the weight's type, to the products'; those of a float32 weight are first rounded to the
+ * features' type, as in all other ways of the head. Their padding is 0. */
 static void convert_rows(lane *l, const char *rows, int64_t count)
 {
     const sweep *s = l->s;
@@ -215,7 +216,10 @@ static void convert_rows(lane *l, const char *rows, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         const void *from = rows + (size_t)i * bytes;
         if (s->tiler->pack == 1) {
-            s->kernels->widen(h->weight_dtype, h->in, from, (float *)l->weight + i * s->in_pitch);
+            if (s->rounds)
+                s->kernels->narrow(h->dtype, h->in, from, l->buffer);
+            s->kernels->widen(s->rounds ? h->dtype : h->weight_dtype, h->in, s->rounds ? l->buffer : from,
+                              (float *)l->weight + i * s->in_pitch);
             continue;
         }
         uint16_t *to = (uint16_t *)l->weight + i * s->in_pitch;
@@ -465,6 +469,21 @@ static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t firs
     return status;
 }
 
+/* Takes the thread's error along, which would stay in a worker, if it is the first one. */
+static void keep_failure(shard_status result, shard_status *failure, shard_kept_error *cause)
+{
+#pragma omp critical(shard_head_failure)
+    {
+        shard_kept_error mine = {.status = SHARD_OK};
+        if (shard_last_status() != SHARD_OK)
+            shard_keep_error(&mine);
+        if (*failure == SHARD_OK) {
+            *failure = result;
+            *cause = mine;
+        }
+    }
+}
+
 static shard_status weight_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows,
                                     const shard_head_gradient *to)
 {
@@ -477,7 +496,7 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
         status = lanes_begin(device, &s, threads, lanes, true, to->input != NULL);
     if (status == SHARD_OK) {
         int64_t tiles = (h->loss.cols + s.tile - 1) / s.tile;
-        atomic_int failure = SHARD_OK;
+        shard_kept_error cause = {.status = SHARD_OK};
         s.loss->fill(&s, rows);
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < tiles; i++) {
@@ -488,11 +507,10 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
 #endif
             shard_status result = gradient_of_tile(l, device, i * s.tile, rows, to);
             if (result != SHARD_OK)
-                atomic_store(&failure, (int)result);
+                keep_failure(result, &status, &cause);
         }
-        status = (shard_status)atomic_load(&failure);
-        if (status != SHARD_OK)
-            status = shard_error(status, "a weight's update failed in a thread of its sweep");
+        if (cause.status != SHARD_OK)
+            shard_put_back_error(&cause);
         for (int64_t row = 0; row < h->loss.rows && to->input; row++)
             for (int i = 0; i < threads; i++)
                 for (int64_t k = 0; k < h->in; k++)

@@ -15,7 +15,7 @@ typedef struct shard_cpu_head_columns {
     double *sum;   /* of exponentials */
 } shard_cpu_head_columns;
 
-/* dz = factor exp(z - high - low) - spread weight, 0 where factor is 0; arrays of `pitch`. */
+/* dz = factor exp(z - high + low) - spread weight, where low = high - lse; 0 where factor is 0; arrays of `pitch`. */
 typedef struct shard_cpu_head_gradient {
     float *factor, *high, *low, *spread;
 } shard_cpu_head_gradient;

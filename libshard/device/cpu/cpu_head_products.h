@@ -20,6 +20,7 @@ typedef struct shard_cpu_head_sweep {
     int64_t tile;                      /* classes */
     int64_t stashed;                   /* tiles that have a place in the stash: the first ones */
     bool in_place;                     /* the weight's rows are used where they are */
+    bool rounds;                       /* products in float32 of rows that are rounded to the features' type */
     bool packed;                       /* exponentials are stashed in pairs of bfloat16 */
     bool halved;                       /* in float16 */
     float stash_scale;                 /* of the stash's numbers: a power of two */

@@ -257,13 +257,12 @@ static shard_status jpeg_read_size(const image_file *file, int64_t *height, int6
     return SHARD_OK;
 }
 
-/* Adobe's programs store CMYK inverted. */
-static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int64_t width, bool inverted)
+/* Inverted, as Adobe's programs store CMYK, also without their marker: as PIL reads it. */
+static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int64_t width)
 {
-    unsigned flip = inverted ? 0 : 255;
     for (int64_t x = 0; x < width; x++, cmyk += 4, rgb += 3)
         for (int c = 0; c < 3; c++)
-            rgb[c] = (uint8_t)(((cmyk[c] ^ flip) * (cmyk[3] ^ flip) + 127) / 255);
+            rgb[c] = (uint8_t)((cmyk[c] * cmyk[3] + 127) / 255);
 }
 
 static void jpeg_read_rows(jpeg_reader *reader, image *picture)
@@ -274,7 +273,7 @@ static void jpeg_read_rows(jpeg_reader *reader, image *picture)
         JSAMPROW row = reader->cmyk ? reader->cmyk : pixels;
         jpeg_read_scanlines(jpeg, &row, 1);
         if (reader->cmyk)
-            cmyk_to_rgb(reader->cmyk, pixels, picture->width, jpeg->saw_Adobe_marker);
+            cmyk_to_rgb(reader->cmyk, pixels, picture->width);
     }
     jpeg_finish_decompress(jpeg);
 }

@@ -34,8 +34,9 @@ shard_status image_read_size(const image_file *file, int64_t *height, int64_t *w
 
 /*
  * Decodes the picture. A JPEG is decoded at eighths/8 of its size (rounded up; 1, 2, 4 or 8: the sizes that
- * libjpeg-turbo has fast code for), a PNG always at its full size. As PIL's convert("RGB"): alpha is removed, 16
- * bits become 8, CMYK becomes RGB, EXIF's orientation is not applied. Damage is an error, also if libjpeg would
+ * libjpeg-turbo has fast code for), a PNG always at its full size. As PIL's convert("RGB"): alpha is removed, CMYK,
+ * which is taken as inverted, becomes RGB, EXIF's orientation is not applied. 16 bits are scaled to 8 and rounded; PIL takes the
+ * high byte of RGB, and clips grey at 255. Damage is an error, also if libjpeg would
  * continue with a warning. Errors: FORMAT (the text begins with the path), MEMORY.
  */
 shard_status image_decode(const image_file *file, int eighths, image *picture);
