@@ -329,6 +329,9 @@ START_TEST(training_step_replays)
         shard_data_parallel_destroy(both[k]->parallel);
         shard_optimizer_destroy(both[k]->sgd);
         shard_module_destroy(both[k]->model);
+        shard_release(both[k]->images);
+        shard_release(both[k]->labels);
+        shard_release(both[k]->loss);
     }
     ck_assert_int_eq(shard_finalize(), 0);
 }

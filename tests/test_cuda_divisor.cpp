@@ -46,7 +46,8 @@ START_TEST(divides)
             check(by, n);
             int64_t most = n / size * size; /* where the quotient changes */
             for (int64_t off = -1; off <= 1; off++)
-                check(by, most + off);
+                if (off <= 0 || most < INT64_MAX)
+                    check(by, most + off);
             if (n < INT64_MAX / size)
                 for (int64_t off = -1; off <= 1; off++)
                     check(by, n * size + off);

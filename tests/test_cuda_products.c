@@ -118,6 +118,8 @@ START_TEST(takes_no_other_failure)
     const shard_linear_shape small = {.rows = 1, .in = 16, .out = 16};
     ck_assert_int_eq(device->ops->linear(device, &small, x.data, x.data, x.data, y.data, SHARD_FLOAT32), SHARD_ERROR_DEVICE);
     ck_assert_ptr_nonnull(strstr(shard_last_error(), "cublasLtMatmul"));
+    sample_free(&x);
+    sample_free(&y);
 }
 END_TEST
 

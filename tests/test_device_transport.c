@@ -484,7 +484,10 @@ static void tells_at_once(shard_group *world, void *context)
 {
     (void)context;
     float *data = make_filled(1000, 1);
-    label_badly(world);
+    SHARD_SCOPE
+    {
+        label_badly(world);
+    }
     shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_MAX);
     check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: shard_cross_entropy: label 9*");
     check_sum_of_ranks(world);

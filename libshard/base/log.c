@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int log_rank = -1;
+static atomic_int log_rank = -1; /* set by the thread of shard_init, while others may log */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static shard_log_function *log_function;
 static void *log_context;
@@ -23,12 +23,12 @@ void shard_set_log_function(shard_log_function *function, void *context)
 
 void shard_log_set_rank(int rank)
 {
-    log_rank = rank;
+    atomic_store(&log_rank, rank);
 }
 
 int shard_log_rank(void)
 {
-    return log_rank;
+    return atomic_load(&log_rank);
 }
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
@@ -41,7 +41,8 @@ static shard_log_level enabled_level(void)
             return (shard_log_level)level;
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&warned))
-        fprintf(stderr, "shard warn: SHARD_LOG is \"%.40s\"; the levels are error, warn, info and debug: warn is taken\n", wanted);
+        fprintf(stderr, "shard warn: SHARD_LOG is \"%.40s\"; the levels are error, warn, info and debug: warn is taken\n",
+                wanted);
     return SHARD_LOG_WARN;
 }
 
@@ -55,12 +56,13 @@ void shard_log_message(shard_log_level level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    int used = log_rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
-                            : snprintf(line, sizeof line, "shard[%d] %s: ", log_rank, level_names[level]);
+    int rank = shard_log_rank();
+    int used = rank < 0 ? snprintf(line, sizeof line, "shard %s: ", level_names[level])
+                        : snprintf(line, sizeof line, "shard[%d] %s: ", rank, level_names[level]);
     shard_printable(line + used, sizeof line - (size_t)used, text);
     pthread_mutex_lock(&log_lock);
     if (log_function)
-        log_function(level, log_rank, line + used, log_context);
+        log_function(level, rank, line + used, log_context);
     else
         fprintf(stderr, "%s\n", line);
     pthread_mutex_unlock(&log_lock);
