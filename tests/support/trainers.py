@@ -32,7 +32,7 @@ def run_script(path, *arguments):
 
 class Trainer:
     def __init__(self, shardrun, program):
-        self.shardrun, self.program = shardrun, program
+        self.shardrun, self.program = os.path.abspath(shardrun), os.path.abspath(program)
 
     def run(self, *arguments, ranks=1, text="", folder=None):
         """text: of standard input; folder: in which it runs."""
