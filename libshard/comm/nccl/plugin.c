@@ -44,9 +44,11 @@ static shard_status open_stream(shard_device *device)
     SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.side_state.stream, cudaStreamNonBlocking, greatest));
     nccl.side_state.graphs = nccl.side_state.capture = NULL; /* work on the side stream belongs to no graph */
     nccl.side_state.watch = nccl_watch;                      /* users of the side stream have the lock */
+    nccl.side_state.partner = cuda;
     nccl.side.state = &nccl.side_state;
     nccl.device = device;
     cuda->watch = watch;
+    cuda->partner = &nccl.side_state;
     return SHARD_OK;
 }
 
@@ -54,11 +56,6 @@ static shard_status open_stream(shard_device *device)
 static shard_status make_room(shard_device *device)
 {
     device->ops->trim(device);
-    if (nccl.device) { /* sums of 16-bit types release their memory on a stream of their own */
-        pthread_mutex_lock(&nccl.lock);
-        nccl.side.ops->trim(&nccl.side);
-        pthread_mutex_unlock(&nccl.lock);
-    }
     return shard_last_status();
 }
 

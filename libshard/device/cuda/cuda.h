@@ -58,6 +58,8 @@ typedef struct shard_cuda {
     /* Called while the host waits for the stream, if set; an error ends the wait. `begins` is true in the first call
      * of a wait. For work of other ranks that the stream waits for. */
     shard_status (*watch)(bool begins);
+    /* The same device as seen from another stream, on which memory of the pool is released, too. NULL: there is none. */
+    const struct shard_cuda *partner;
     shard_cuda_graph *capture;       /* the capture that the stream is in; NULL: none */
     shard_cuda_graph *graphs;        /* the list of all graphs */
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
