@@ -317,8 +317,8 @@ START_TEST(test_swaps_together)
 }
 END_TEST
 
-/* What is frozen stands for its average, which takes no memory, until it trains, whole or partitioned; one that it
- * has already stays. */
+/* A frozen parameter stands for its average, which takes no memory, until it trains, whole or partitioned. An average that was
+ * begun stays. */
 static void begins_when_it_trains(shard_group *world, void *context)
 {
     int stage = *(int *)context;

@@ -125,6 +125,18 @@ START_TEST(test_gradient_of_record)
 }
 END_TEST
 
+/* The gradient of the weight of a new call. */
+static shard_tensor *make_gradient(head_call *c, bool deferred)
+{
+    static head_result r;
+    shard_head_saved *saved;
+    head_make(c, NO_BIAS, 0, NULL);
+    shard_tensor *loss = head_forward(c, c->target, &saved, &r), *dweight;
+    check_ok(shard_head_backward(saved, head_dy(loss), NULL, &dweight, NULL, .deferred = deferred));
+    shard_head_saved_destroy(saved);
+    return dweight;
+}
+
 START_TEST(test_failing_rows)
 {
     static taken t;
@@ -132,12 +144,7 @@ START_TEST(test_failing_rows)
         SHARD_SCOPE
         {
             head_call c;
-            head_make(&c, NO_BIAS, 0, NULL);
-            shard_head_saved *saved;
-            static head_result r;
-            shard_tensor *loss = head_forward(&c, c.target, &saved, &r), *dweight;
-            check_ok(shard_head_backward(saved, head_dy(loss), NULL, &dweight, NULL, .deferred = deferred));
-            shard_head_saved_destroy(saved);
+            shard_tensor *dweight = make_gradient(&c, deferred);
             take_all(dweight, &t);
             int runs = atomic_load(&t.runs);
             memset(&t, 0, sizeof t);
@@ -176,12 +183,7 @@ START_TEST(test_failing_thread)
     SHARD_SCOPE
     {
         head_call c;
-        head_make(&c, NO_BIAS, 0, NULL);
-        shard_head_saved *saved;
-        static head_result r;
-        shard_tensor *loss = head_forward(&c, c.target, &saved, &r), *dweight;
-        check_ok(shard_head_backward(saved, head_dy(loss), NULL, &dweight, NULL, .deferred = true));
-        shard_head_saved_destroy(saved);
+        shard_tensor *dweight = make_gradient(&c, true);
         for (int pass = 0; pass < 2; pass++) {
             failing f = {.caller = pthread_self(), .fails = pass == 0};
             shard_status status = shard_take_gradient_rows(dweight, take_or_fail, &f);
