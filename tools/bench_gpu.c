@@ -1,6 +1,6 @@
 /*
- * bench_gpu [--small] [--once head|fused|wide|resnet]: times the kernels and steps of a GPU, each with its lower bound: the
- * bytes that it must move over the copy bandwidth, and the operations that it must do over the rate of a large
+ * bench_gpu [--small] [--once head|fused|wide|arcface|sampled|resnet]: times the kernels and steps of a GPU, each with its lower
+ * bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over the rate of a large
  * product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events, so
  * that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
  * code that it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py
@@ -229,10 +229,18 @@ static void bench_head(int64_t number, bool tf32, shard_dtype dtype)
 
 /* ---- a training step of the head ---- */
 
+/* Kinds of a head: a linear layer and the loss of its logits; the fused head, which has no logits and no gradient of the weight
+ * as a whole in memory; of cosines with ArcFace's margin; the same over a tenth of the classes, drawn in each step. */
+typedef enum head_kind { PLAIN, FUSED, ARCFACE, SAMPLED } head_kind;
+
+static const char *const head_names[] = {"plain head", "fused head", "arcface head", "sampled arcface head"};
+
 typedef struct training {
     shard_module *model;
     shard_optimizer *sgd;
     shard_tensor *inputs, *labels;
+    shard_tensor *weight; /* of a head whose classes are sampled; else NULL */
+    bool margin;
 } training;
 
 static void run_training(void *context)
@@ -240,7 +248,12 @@ static void run_training(void *context)
     const training *t = context;
     SHARD_SCOPE
     {
-        shard_tensor *output = shard_forward(t->model, t->inputs), *loss = shard_cross_entropy(output, t->labels);
+        shard_tensor *sample = t->weight ? shard_sample_classes(t->labels, t->weight, 0.1, 1, 0) : NULL;
+        shard_tensor *output = shard_forward(t->model, t->inputs);
+        shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
+        margin.m2 = 0.5;
+        shard_tensor *loss = shard_cross_entropy(output, t->labels, .normalized = t->margin, .margin = t->margin ? &margin : NULL,
+                                                 .sample = sample);
         shard_release(output);
         shard_backward(loss);
     }
@@ -250,14 +263,13 @@ static void run_training(void *context)
         shard_zero_grad(t->inputs);
 }
 
-/* Forward, loss, backward with the features' gradient, and the update by SGD with momentum. fused: no logits and no gradient of
- * the weight as a whole are in memory. */
-static void bench_head_step(bool fused, int64_t number, int64_t rows, int64_t features, bool tf32, shard_dtype dtype)
+/* Forward, loss, backward with the features' gradient, and the update by SGD with momentum. */
+static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_t features, bool tf32, shard_dtype dtype)
 {
     int64_t classes = m.small ? number / 1000 : number;
     char name[96];
-    int used = snprintf(name, sizeof name, "%s step %lld x %lld, batch %lld %s", fused ? "fused head" : "plain head",
-                        (long long)number, (long long)features, (long long)rows, kind_name(tf32, dtype));
+    int used = snprintf(name, sizeof name, "%s step %lld x %lld, batch %lld %s", head_names[kind], (long long)number,
+                        (long long)features, (long long)rows, kind_name(tf32, dtype));
     if (shard_head_tile)
         snprintf(name + used, sizeof name - (size_t)used, ", tiles of %lld", (long long)shard_head_tile);
     rows = m.small ? 8 : rows;
@@ -265,15 +277,17 @@ static void bench_head_step(bool fused, int64_t number, int64_t rows, int64_t fe
     shard_set_allow_tf32(m.device, tf32);
     SHARD_SCOPE
     {
-        shard_module *layer = fused ? shard_nn_parallel_classifier(features, classes, NULL, .bias = false, .dtype = dtype)
-                                    : shard_nn_linear(features, classes, .bias = false, .dtype = dtype);
+        shard_module *layer = kind != PLAIN ? shard_nn_parallel_classifier(features, classes, NULL, .bias = false, .dtype = dtype)
+                                            : shard_nn_linear(features, classes, .bias = false, .dtype = dtype);
         training t = {.model = layer,
                       .sgd = shard_sgd(layer, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
                       .inputs = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
-                      .labels = make_labels(rows, classes)};
-        double operations = 6.0 * (double)rows * (double)features * (double)classes;
+                      .labels = make_labels(rows, classes),
+                      .weight = kind == SAMPLED ? shard_module_tensor(layer, "weight") : NULL,
+                      .margin = kind >= ARCFACE};
+        double share = kind == SAMPLED ? 0.1 : 1, operations = 6.0 * share * (double)rows * (double)features * (double)classes;
         /* the weight is read twice and written once, its momentum read and written */
-        double bytes = 5.0 * (double)classes * (double)features * (double)shard_dtype_size(dtype);
+        double bytes = 5.0 * share * (double)classes * (double)features * (double)shard_dtype_size(dtype);
         print_line(name, measure(run_training, &t), floor_of(bytes, operations, tf32, dtype));
         shard_optimizer_destroy(t.sgd);
         shard_module_destroy(layer);
@@ -292,12 +306,12 @@ static void bench_head_steps(void)
                   {1000000, 256, 512, false, SHARD_BFLOAT16},
                   {1000000, 256, 512, true, SHARD_FLOAT32}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int fused = 1; fused >= 0; fused--)
-            bench_head_step(fused, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
+        for (head_kind kind = PLAIN; kind <= (i ? SAMPLED : FUSED); kind++)
+            bench_head_step(kind, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     /* A tile's logits and gradient in the second-level cache, against fewer launches. */
     for (size_t i = 0; i < 2; i++)
         for (shard_head_tile = 2048; shard_head_tile <= 65536; shard_head_tile *= 2)
-            bench_head_step(true, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
+            bench_head_step(FUSED, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     shard_head_tile = 0;
 }
 
@@ -432,35 +446,56 @@ static void bench_all(void)
         bench_resnet(kinds[i].tf32, kinds[i].dtype);
 }
 
+static const struct {
+    const char *name;
+    head_kind kind;
+    int64_t classes, rows, features;
+} once_steps[] = {{"fused", FUSED, 125000, 2048, 2048},
+                  {"wide", FUSED, 1000000, 256, 512},
+                  {"arcface", ARCFACE, 1000000, 256, 512},
+                  {"sampled", SAMPLED, 1000000, 256, 512}};
+
+/* Whether there is such a thing. */
+static bool run_once(const char *name)
+{
+    for (size_t i = 0; i < sizeof once_steps / sizeof *once_steps; i++)
+        if (strcmp(name, once_steps[i].name) == 0) {
+            bench_head_step(once_steps[i].kind, once_steps[i].classes, once_steps[i].rows, once_steps[i].features, false,
+                            SHARD_BFLOAT16);
+            return true;
+        }
+    if (strcmp(name, "head") == 0)
+        bench_head(125000, false, SHARD_BFLOAT16);
+    else if (strcmp(name, "resnet") == 0)
+        bench_resnet(false, SHARD_BFLOAT16);
+    else
+        return false;
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     const char *once = NULL;
+    bool understood = true;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--small") == 0)
             m.small = true;
-        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc &&
-                 (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "fused") == 0 || strcmp(argv[i + 1], "wide") == 0 ||
-                  strcmp(argv[i + 1], "resnet") == 0))
+        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc)
             once = argv[++i];
-        else {
-            fprintf(stderr, "usage: bench_gpu [--small] [--once head|fused|wide|resnet]\n");
-            return 2;
-        }
+        else
+            understood = false;
     m.once = once != NULL;
     shard_init(NULL, NULL);
     m.device = shard_device_open("cuda");
     check(m.device != NULL, "device");
     shard_set_default_device(m.device);
     check(cudaEventCreate(&m.begin) == cudaSuccess && cudaEventCreate(&m.end) == cudaSuccess, "cudaEventCreate");
-    if (!once)
+    if (understood && !once)
         bench_all();
-    else if (strcmp(once, "head") == 0)
-        bench_head(125000, false, SHARD_BFLOAT16);
-    else if (strcmp(once, "fused") == 0)
-        bench_head_step(true, 125000, 2048, 2048, false, SHARD_BFLOAT16);
-    else if (strcmp(once, "wide") == 0)
-        bench_head_step(true, 1000000, 256, 512, false, SHARD_BFLOAT16);
-    else
-        bench_resnet(false, SHARD_BFLOAT16);
-    return shard_finalize();
+    else if (understood)
+        understood = run_once(once);
+    if (!understood)
+        fprintf(stderr, "usage: bench_gpu [--small] [--once head|fused|wide|arcface|sampled|resnet]\n");
+    int status = shard_finalize();
+    return understood ? status : 2;
 }

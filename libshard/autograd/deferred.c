@@ -52,13 +52,23 @@ static shard_dtype rows_dtype(shard_dtype matrix)
     return matrix == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
 }
 
+static shard_status clip_rows(const shard_source_clip *clip, shard_device *device, int64_t count, void *gradient)
+{
+    return device->ops->clip_value(device, count * clip->columns, clip->bound, clip->scale, gradient, rows_dtype(clip->dtype));
+}
+
 static shard_status take_clipped(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
     const clipped_take *t = context;
-    const shard_source_clip *clip = t->clip;
-    SHARD_TRY(
-        device->ops->clip_value(device, count * clip->columns, clip->bound, clip->scale, gradient, rows_dtype(clip->dtype)));
+    SHARD_TRY(clip_rows(t->clip, device, count, gradient));
     return t->to->take(t->to->context, device, first, count, gradient);
+}
+
+static shard_status take_clipped_list(void *context, shard_device *device, const shard_row_list *rows, void *gradient)
+{
+    const clipped_take *t = context;
+    SHARD_TRY(clip_rows(t->clip, device, rows->count, gradient));
+    return t->to->take_list(t->to->context, device, rows, gradient);
 }
 
 /* Computes the gradients, limited where they are clipped. */
@@ -69,6 +79,7 @@ static shard_status compute_clipped(shard_gradient_source *source, shard_range r
     shard_row_receiver clipped = receiver ? *receiver : (shard_row_receiver){0};
     if (context.clip->device) {
         clipped.take = take_clipped;
+        clipped.take_list = clipped.take_list ? take_clipped_list : NULL;
         clipped.context = &context;
     }
     SHARD_TRY(source->type->compute(source, rows, memory, receiver ? &clipped : NULL));

@@ -28,6 +28,7 @@ typedef struct shard_source_facts {
 /* Takes the gradient of rows of a matrix, in runs, as shard_take_gradient_rows. */
 typedef struct shard_row_receiver {
     shard_take_rows *take;
+    shard_status (*take_list)(void *context, shard_device *, const shard_row_list *, void *gradient); /* as of shard_head_gradient */
     void *context;
     shard_row_array updated[SHARD_UPDATE_ARRAYS]; /* as of shard_head_gradient, from the first of the rows on */
     int updated_arrays;

@@ -42,6 +42,7 @@ struct shard_device {
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
     int ordinal;                /* of a GPU */
+    bool lists_rows; /* steps of float32 and 16-bit values take shard_update.rows */
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
@@ -269,7 +270,7 @@ typedef struct shard_update_place {
  * device memory, which the host need not know. */
 typedef struct shard_update {
     int64_t size;    /* elements of each array */
-    int64_t columns; /* of a row, for the states of row-wise steps, which have one number for each row */
+    int64_t columns; /* of a row, for `rows` and for the states of row-wise steps, which have one number for each row */
     double lr, weight_decay;
     int64_t step;              /* 1, 2, ...; in the first one the states are not read */
     /* In a capture: device memory with the values of a replay for lr and step; NULL: those above. */
@@ -281,6 +282,10 @@ typedef struct shard_update {
     /* Of a 16-bit value, in its type, or NULL: what rounding took from the value, times shard_rounding_unit (base/rounding.h).
      * The step is computed of their sum, and writes both. Read in the first step, too. */
     void *compensation;
+    /* Device memory, or NULL: the rows of value, compensation and states, counted from row0, that the gradient's rows of `columns`
+     * elements are of, each of them once. Of a device with lists_rows. */
+    const int64_t *rows;
+    int64_t row0;
     uint64_t key; /* of stochastic rounding: selects the parameter's random numbers */
     shard_update_place place;
 } shard_update;

@@ -88,6 +88,12 @@ typedef struct shard_head_rows {
 /* Arrays of an update, at most: the value, its compensation, and the states. */
 enum { SHARD_UPDATE_ARRAYS = 2 + SHARD_OPTIMIZER_STATES };
 
+/* Ascending rows of a matrix, in device and in host memory. */
+typedef struct shard_row_list {
+    int64_t count;
+    const int64_t *row, *row_on_host; /* [count] */
+} shard_row_list;
+
 /* Rows of memory, `bytes` each and without gaps. */
 typedef struct shard_row_array {
     const char *memory;
@@ -102,6 +108,8 @@ typedef struct shard_head_gradient {
     /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the wide type, which it may write to. A
      * device may call it from several threads at a time, for different rows. */
     shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
+    /* The same for the rows of a list, gradient [count, in]; NULL: they are given to `take` in runs. */
+    shard_status (*take_list)(void *context, shard_device *, const shard_row_list *, void *gradient);
     void *context;
     /* Arrays that `take` reads and writes, from the weight's first row on, without a list: a device may fetch them ahead. */
     shard_row_array updated[SHARD_UPDATE_ARRAYS];

@@ -3,7 +3,9 @@
 #include "base/error.h"
 #include "base/math.h"
 
-enum { CHUNK_BYTES = 4 << 20 /* of a chunk's rows, about: they stay in a third-level cache */, LEAST_CHUNK = 64 };
+/* Bytes of a chunk's rows, about. On a device with fused sweeps they stay in a third-level cache; on another one, whose
+ * launches cost time, there are few chunks. */
+enum { FUSED_CHUNK_BYTES = 4 << 20, CHUNK_BYTES = 32 << 20, LEAST_CHUNK = 64 };
 
 /* One call: chunks of the classes. */
 typedef struct chunks {
@@ -62,7 +64,8 @@ static shard_status begin(chunks *c, shard_device *device, const shard_head *h, 
 {
     *c = (chunks){.device = device, .h = h, .wide = shard_head_wide(h->dtype)};
     c->dtype = h->normalized ? c->wide : h->weight_dtype;
-    int64_t wanted = CHUNK_BYTES / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(c->dtype));
+    int64_t bytes = device->head ? FUSED_CHUNK_BYTES : CHUNK_BYTES;
+    int64_t wanted = bytes / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(c->dtype));
     c->size = shard_min(shard_head_tile ? 3 * shard_head_tile : shard_max(wanted, LEAST_CHUNK), h->loss.cols);
     if (!h->list && !h->normalized && !adds_aside(c, needs)) /* nothing is copied */
         c->size = h->loss.cols;
@@ -417,8 +420,8 @@ static shard_status give_run(const receiver *r, int64_t row, int64_t run, int64_
                (void *)element(c->aside, first * h->in, c->wide));
 }
 
-/* Gives the gradient of the classes from `first` of the chunk on as that of runs of the weight's rows. */
-static shard_status give_runs(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+/* Gives the gradient of the classes from `first` of the chunk on as that of runs of the weight's rows, or as a list. */
+static shard_status give_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
     const receiver *r = context;
     const chunks *c = r->c;
@@ -430,6 +433,8 @@ static shard_status give_runs(void *context, shard_device *device, int64_t first
     if (!h->list)
         return give_run(r, r->first + first, count, first, gradient);
     const int64_t *row = h->list_on_host + r->first + first;
+    if (!r->to->weight && r->to->take_list)
+        return r->to->take_list(r->to->context, device, &(shard_row_list){count, h->list + r->first + first, row}, gradient);
     shard_status status = SHARD_OK;
     for (int64_t i = 0, run; i < count && status == SHARD_OK; i += run) {
         for (run = 1; i + run < count && row[i + run] == row[i] + run;)
@@ -452,7 +457,7 @@ static shard_status gradient_of_chunks(chunks *c, const shard_head_rows *rows, c
     for (int64_t first = 0; first < c->h->loss.cols; first += c->size) {
         shard_head part;
         receiver r = {c, to, first};
-        shard_head_gradient inner = {.take = to->weight || to->take ? give_runs : NULL,
+        shard_head_gradient inner = {.take = to->weight || to->take ? give_rows : NULL,
                                      .context = &r,
                                      .bias = (void *)element(c->bias, first, c->h->weight_dtype)};
         SHARD_TRY(take_chunk(c, first, &part));

@@ -33,10 +33,7 @@ static shard_tensor *gradient_memory(shard_node *node, const binary_context *c, 
 {
     if (!c->each && logits->storage->references == 1)
         return shard_detach(logits);
-    shard_tensor *gradient = shard_make_gradient(node, 0);
-    if (gradient)
-        shard_tensor_pad_rows(gradient, pitch);
-    return gradient;
+    return shard_gradient_of_rows(node, 0, pitch);
 }
 
 /* One float64: the derivative by the sum of the losses; of single losses, which have a dy each, 1. */

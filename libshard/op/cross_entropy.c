@@ -62,10 +62,7 @@ static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits, int
 {
     if (logits->storage->references == 1)
         return shard_detach(logits);
-    shard_tensor *gradient = shard_make_gradient(node, 0);
-    if (gradient)
-        shard_tensor_pad_rows(gradient, pitch);
-    return gradient;
+    return shard_gradient_of_rows(node, 0, pitch);
 }
 
 static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)

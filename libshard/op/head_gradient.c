@@ -92,6 +92,12 @@ static shard_status take_from(void *context, shard_device *device, int64_t first
     return offset->to->take(offset->to->context, device, offset->first + first, count, gradient);
 }
 
+static shard_status take_list_from(void *context, shard_device *device, const shard_row_list *rows, void *gradient)
+{
+    const offset_take *offset = context; /* whose first is 0: a list has the weight's rows */
+    return offset->to->take_list(offset->to->context, device, rows, gradient);
+}
+
 static const void *element(const void *array, int64_t index, shard_dtype dtype)
 {
     return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
@@ -165,6 +171,8 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
         restrict_to(&head, part, &offset, &bias);
     shard_head_gradient to = {
         .weight = memory[SHARD_SOURCE_MATRIX], .take = receiver ? take_from : NULL, .context = &offset, .bias = bias};
+    if (receiver && receiver->take_list)
+        to.take_list = take_list_from;
     for (int i = 0; receiver && !head.list && i < receiver->updated_arrays; i++)
         to.updated[to.updated_arrays++] = receiver->updated[i];
     return shard_head_weight_gradient(s->device, &head, &rows, &to);

@@ -207,6 +207,21 @@ shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input)
     return accumulate ? shard_make_gradient(node, input) : target;
 }
 
+shard_tensor *shard_gradient_of_rows(shard_node *node, int input, int64_t pitch)
+{
+    bool accumulate;
+    int64_t buffer_pitch;
+    shard_tensor *gradient = shard_gradient_target(node, input, &accumulate);
+    bool is_buffer = gradient && gradient->storage->references > 1; /* the leaf's, which has a pitch already */
+    if (is_buffer && !accumulate && shard_tensor_rows(gradient, &buffer_pitch) && buffer_pitch == pitch)
+        return gradient;
+    if (is_buffer)
+        gradient = shard_make_gradient(node, input);
+    if (gradient)
+        shard_tensor_pad_rows(gradient, pitch);
+    return gradient;
+}
+
 shard_tensor *shard_gradient_of_type(shard_node *node, int input, shard_dtype dtype)
 {
     const shard_edge *edge = &node->edge[input];

@@ -66,6 +66,9 @@ shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dty
 shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy);
 /* As shard_gradient_target, for functions that cannot accumulate. */
 shard_tensor *shard_gradient_to_overwrite(shard_node *node, int input);
+/* As shard_gradient_to_overwrite, for functions that write rows `pitch` elements apart, as those of the input are. Call it after
+ * shard_load_rows of the input. */
+shard_tensor *shard_gradient_of_rows(shard_node *node, int input, int64_t pitch);
 /* As shard_gradient_to_overwrite, for functions that compute in dtype although the input may have another: first the
  * tensor to compute in, then dx[input] made of it. NULL for NULL. */
 shard_tensor *shard_gradient_of_type(shard_node *node, int input, shard_dtype dtype);

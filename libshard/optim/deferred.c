@@ -62,6 +62,19 @@ static shard_status step_rows(void *context, shard_device *device, int64_t first
     return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
 }
 
+/* Not of float64: such steps take no lists. */
+static shard_status step_listed_rows(void *context, shard_device *device, const shard_row_list *rows, void *gradient)
+{
+    const rows_step *s = context;
+    shard_update update = *s->update;
+    update.gradient = gradient;
+    update.columns = columns_of(s->slot);
+    update.size = rows->count * update.columns;
+    update.rows = rows->row;
+    update.row0 = rows_of(s->slot).start;
+    return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
+}
+
 static void add_updated(shard_row_receiver *receiver, const void *memory, int64_t columns, shard_dtype dtype)
 {
     if (memory)
@@ -91,6 +104,8 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
     context.types.gradient = wide_of(matrix);
     shard_row_receiver receiver = {.take = step_rows, .context = &context};
+    if (shard_device_of(matrix)->lists_rows && matrix->dtype != SHARD_FLOAT64)
+        receiver.take_list = step_listed_rows;
     list_updated(&receiver, &context);
     SHARD_TRY(shard_source_finish(source_of(slot), rows_of(slot), &receiver));
     shard_tensor_count_write(matrix);
@@ -111,6 +126,12 @@ static shard_status sum_rows(void *context, shard_device *device, int64_t first,
     return device->ops->power_sum(device, count * s->columns, s->power, gradient, s->sums + first - s->start, s->dtype);
 }
 
+/* All at once, where there is a launch for each call. */
+static shard_status sum_listed_rows(void *context, shard_device *device, const shard_row_list *rows, void *gradient)
+{
+    return sum_rows(context, device, rows->row_on_host[0], rows->count, gradient);
+}
+
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum)
 {
     const shard_tensor *matrix = slot->range.tensor;
@@ -119,9 +140,11 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
     size_t bytes = (size_t)rows.size * sizeof(double);
     rows_sum context = {rows.start, columns_of(slot), power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes),
                         wide_of(matrix)};
+    const shard_row_receiver receiver = {
+        .take = sum_rows, .take_list = device->lists_rows ? sum_listed_rows : NULL, .context = &context};
     shard_status status = context.sums ? device->ops->zero(device, context.sums, bytes) : shard_last_status();
     if (status == SHARD_OK)
-        status = shard_source_pass(source_of(slot), rows, &(const shard_row_receiver){.take = sum_rows, .context = &context});
+        status = shard_source_pass(source_of(slot), rows, &receiver);
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, rows.size, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, context.sums, bytes);

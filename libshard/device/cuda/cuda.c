@@ -88,6 +88,7 @@ static shard_status start(opened *device, int ordinal)
                                     .state = cuda,
                                     .memory = device->memory,
                                     .ordinal = ordinal,
+                                    .lists_rows = true,
                                     .allow_tf32 = allow_tf32 == 1};
     return SHARD_OK;
 }

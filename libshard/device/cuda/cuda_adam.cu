@@ -95,7 +95,7 @@ template <bool AMSGRAD> struct MixedAdam {
         load_typed<N>(update.gradient, i, in.gradient);
         update.load_value<N>(i, in.value);
         for (int s = 0; s < (AMSGRAD ? 3 : 2) && !by.is_first(); s++)
-            load_typed<N>(update.state[s], i, in.state[s]);
+            update.load_state<N>(s, i, in.state[s]);
         return in;
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const

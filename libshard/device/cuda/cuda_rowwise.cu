@@ -15,6 +15,7 @@ struct Doubles {
     template <int N> __device__ void load_average(int64_t i, double *to) const { copy<N>(of_average + i, to); }
     template <int N> __device__ void store_value(int64_t i, double *x) const { copy<N>(x, of_value + i); }
     template <int N> __device__ void store_average(int64_t i, double *x) const { copy<N>(x, of_average + i); }
+    __device__ int64_t row_of(int64_t row) const { return row; }
     template <int N> static __device__ void copy(const double *from, double *to)
     {
         for (int k = 0; k < N; k++)
@@ -27,9 +28,10 @@ struct Floats {
 
     template <int N> __device__ void load_gradient(int64_t i, float *to) const { load_typed<N>(update.gradient, i, to); }
     template <int N> __device__ void load_value(int64_t i, float *to) const { update.load_value<N>(i, to); }
-    template <int N> __device__ void load_average(int64_t i, float *to) const { load_typed<N>(update.state[1], i, to); }
+    template <int N> __device__ void load_average(int64_t i, float *to) const { update.load_state<N>(1, i, to); }
     template <int N> __device__ void store_value(int64_t i, float *x) const { update.store_value<N>(i, x); }
     template <int N> __device__ void store_average(int64_t i, float *x) const { update.store_state<N>(1, i, x); }
+    __device__ int64_t row_of(int64_t row) const { return update.row_of(row); }
 };
 
 template <class R, class Arrays> struct Rowwise {
@@ -67,12 +69,13 @@ template <class R, class Arrays> struct Rowwise {
     {
         bool starts = factors ? factors->first != 0 : first != 0;
         R root = (R)(factors ? factors->root_correction : root_correction), kept = (R)(factors ? factors->keep : keep);
-        R old = starts ? (R)0 : (R)beta2 * numbers[row];
+        R *number_of_row = numbers + arrays.row_of(row);
+        R old = starts ? (R)0 : (R)beta2 * *number_of_row;
         R number = old + (R)blend2 * (sum_squares<N>(row, lane) / (R)columns);
         R by = (R)(factors ? factors->rate : rate) / (sqrt(number) * root + (R)eps);
         __syncwarp(); /* all have read it */
         if (lane == 0)
-            numbers[row] = number;
+            *number_of_row = number;
         for (int64_t k = (int64_t)lane * N; k < columns; k += WARP * N) {
             R direction[N], value[N], average[N];
             load<N>(row * columns + k, direction, value, true);

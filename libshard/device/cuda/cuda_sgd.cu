@@ -82,7 +82,7 @@ template <bool MOMENTUM> struct MixedStep {
         load_typed<N>(update.gradient, i, in.gradient);
         update.load_value<N>(i, in.value);
         if (MOMENTUM && !by.is_first())
-            load_typed<N>(update.state[0], i, in.state[0]);
+            update.load_state<N>(0, i, in.state[0]);
         return in;
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const

@@ -71,6 +71,22 @@ struct MixedUpdate {
     const shard_step_factors *factors;
     shard_update_place place;
     int64_t stochastic;
+    const int64_t *rows; /* as of shard_update */
+    int64_t row0, columns;
+
+    /* Row `row` of the gradient in the other arrays. */
+    __device__ int64_t row_of(int64_t row) const
+    {
+        return rows ? rows[row] - row0 : row;
+    }
+    /* Element i of the gradient in the other arrays. */
+    __device__ int64_t index_of(int64_t i) const
+    {
+        if (!rows)
+            return i;
+        int64_t row = i <= UINT32_MAX ? (uint32_t)i / (uint32_t)columns : i / columns;
+        return row_of(row) * columns + i - row * columns;
+    }
 
     __device__ bool rounds(const Typed &array) const
     {
@@ -106,6 +122,7 @@ struct MixedUpdate {
     template <int N> __device__ void load_value(int64_t i, float *to) const
     {
         float rest[N];
+        i = index_of(i);
         load_typed<N>(value, i, to);
         if (!compensation.array)
             return;
@@ -115,6 +132,7 @@ struct MixedUpdate {
     }
     template <int N> __device__ void store_value(int64_t i, float *x) const
     {
+        i = index_of(i);
         if (compensation.array) {
             float rest[N];
             for (int k = 0; k < N; k++)
@@ -125,8 +143,13 @@ struct MixedUpdate {
         }
         store_typed<N>(value, i, x);
     }
+    template <int N> __device__ void load_state(int which, int64_t i, float *to) const
+    {
+        load_typed<N>(state[which], index_of(i), to);
+    }
     template <int N> __device__ void store_state(int which, int64_t i, float *x) const
     {
+        i = index_of(i);
         if (rounds(state[which]))
             round<N>(which + 1, state[which].dtype, i, x);
         store_typed<N>(state[which], i, x);
@@ -140,7 +163,7 @@ static inline bool is_mixed(const shard_update_types &types, int64_t count, cons
     for (int k = 0; k < SHARD_OPTIMIZER_STATES; k++)
         mixed = mixed || types.state[k] != types.value;
     mixed = mixed || (types.stochastic && shard_dtype_size(types.value) == 2);
-    return (mixed || (count && updates->compensation)) && types.value != SHARD_FLOAT64;
+    return (mixed || (count && (updates->compensation || updates->rows))) && types.value != SHARD_FLOAT64;
 }
 
 static inline MixedUpdate mixed_of(const shard_update *u, const shard_update_types &types)
@@ -156,13 +179,16 @@ static inline MixedUpdate mixed_of(const shard_update *u, const shard_update_typ
     mixed.factors = u->factors;
     mixed.place = u->place;
     mixed.stochastic = types.stochastic;
+    mixed.rows = u->rows;
+    mixed.row0 = u->row0;
+    mixed.columns = u->rows ? u->columns : 1;
     return mixed;
 }
 
 /* Whether packs of all arrays are aligned. */
 static inline bool aligned_packs(const MixedUpdate &u)
 {
-    uintptr_t wrong = 0;
+    uintptr_t wrong = u.rows && u.columns % MIXED_PACK != 0;
     auto check = [&](const Typed &x) {
         wrong |= (uintptr_t)x.array & (MIXED_PACK * shard_dtype_size((shard_dtype)x.dtype) - 1);
     };
