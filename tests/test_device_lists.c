@@ -180,11 +180,110 @@ START_TEST(square_sums)
 }
 END_TEST
 
+/* ---- rows of a list ---- */
+
+enum { ROWS = 60, LISTED = 24, FEW_COLUMNS = 12, MANY_COLUMNS = 33 };
+
+/* Arrays of a matrix and the gradient of the listed rows. */
+typedef struct listed {
+    float *gradient;
+    char *array[4]; /* the value, two states and the compensation */
+    shard_update update;
+} listed;
+
+static listed listed_new(int64_t columns, const shard_update_types *types, bool compensates)
+{
+    const shard_dtype dtypes[] = {types->value, types->state[0], types->state[1], types->value};
+    listed l = {.gradient = array_noise(LISTED * columns, SHARD_FLOAT32, 1, -1, 1)};
+    for (int k = 0; k < 4; k++)
+        l.array[k] = array_noise(ROWS * columns, dtypes[k], 2 + (uint64_t)k, k == 3 ? -0.001 : 0.01, k == 3 ? 0.001 : 1);
+    l.update = (shard_update){.size = LISTED * columns,
+                              .columns = columns,
+                              .lr = 0.01,
+                              .weight_decay = 0.1,
+                              .step = 4,
+                              .gradient = l.gradient,
+                              .value = l.array[0],
+                              .state = {l.array[1], l.array[2]},
+                              .compensation = compensates ? l.array[3] : NULL,
+                              .key = 5};
+    return l;
+}
+
+static const shard_rowwise_arguments rowwise = {.adam = true, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8};
+
+static shard_status run_listed(shard_device *device, int kind, const shard_update *u, shard_update_types types)
+{
+    if (kind == 0)
+        return device->ops->sgd(device, 1, u, &(shard_sgd_arguments){.momentum = 0.9}, types);
+    if (kind == 1)
+        return device->ops->adam(device, 1, u, &(shard_adam_arguments){.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3}, types);
+    return device->ops->rowwise(device, 1, u, &rowwise, types);
+}
+
+/* The update of one row of the list alone, at its place. */
+static shard_update row_of(const listed *l, int kind, const shard_update_types *types, int64_t at, int64_t row)
+{
+    shard_update u = l->update;
+    int64_t columns = u.columns;
+    u.size = columns;
+    u.gradient = l->gradient + at * columns;
+    u.value = l->array[0] + (size_t)(row * columns) * shard_dtype_size(types->value);
+    for (int k = 0; k < 2; k++)
+        u.state[k] = l->array[k + 1] + (size_t)(kind == 2 && k == 0 ? row : row * columns) * shard_dtype_size(types->state[k]);
+    u.compensation = u.compensation ? l->array[3] + (size_t)(row * columns) * shard_dtype_size(types->value) : NULL;
+    u.place.first = row * columns;
+    return u;
+}
+
+/* A step of a list's rows has the bits of steps of single rows, and leaves the others as they are. */
+START_TEST(listed_rows)
+{
+    enum { FIRST_ROW = 7 };
+    const shard_update_types types[] = {
+        {SHARD_FLOAT32, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_FLOAT32}},
+        {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_BFLOAT16}, .stochastic = true},
+        {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_BFLOAT16}},
+    };
+    int kind = _i / 3;
+    shard_update_types of = types[_i % 3];
+    int64_t rows[LISTED];
+    for (int i = 0; i < LISTED; i++)
+        rows[i] = FIRST_ROW + i * 2 + i / 5; /* some next to each other */
+    const int64_t *list = array_of(LISTED, SHARD_INT64, rows);
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int64_t columns = FEW_COLUMNS; device->lists_rows && columns <= MANY_COLUMNS;
+             columns += MANY_COLUMNS - FEW_COLUMNS) {
+            listed whole = listed_new(columns, &of, _i % 3 == 2), single = listed_new(columns, &of, _i % 3 == 2);
+            char *before = array_noise(ROWS * columns, of.value, 2, 0.01, 1);
+            whole.update.rows = list;
+            whole.update.row0 = FIRST_ROW - 1;
+            ck_assert_int_eq(run_listed(device, kind, &whole.update, of), SHARD_OK);
+            for (int64_t i = 0; i < LISTED; i++) {
+                shard_update one = row_of(&single, kind, &of, i, rows[i] - (FIRST_ROW - 1));
+                ck_assert_int_eq(run_listed(device, kind, &one, of), SHARD_OK);
+            }
+            ck_assert_int_eq(device->ops->synchronize(device), SHARD_OK);
+            check_same(of.value, ROWS * columns, whole.array[0], single.array[0], "values");
+            check_same(of.state[0], ROWS * columns, whole.array[1], single.array[1], "first states");
+            check_same(of.state[1], ROWS * columns, whole.array[2], single.array[2], "second states");
+            check_same(of.value, ROWS * columns, whole.array[3], single.array[3], "compensations");
+            ck_assert_msg(memcmp(whole.array[0], before, (size_t)columns * shard_dtype_size(of.value)) == 0,
+                          "row 0 is not listed");
+            int64_t last = (rows[LISTED - 1] - FIRST_ROW + 1) * columns;
+            ck_assert_msg(array_get(whole.array[0], last, of.value) != array_get(before, last, of.value),
+                          "the last row is listed");
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("device_lists");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, a_list_is_its_items, 0, 4 * STEPS);
     tcase_add_loop_test(all, square_sums, 0, 4);
+    tcase_add_loop_test(all, listed_rows, 0, 9);
     return test_run(suite);
 }

@@ -9,7 +9,7 @@
 
 #include <check.h>
 
-enum { FULL_POOL_PIECES = 4096, FULL_POOL_LEAST = 4 << 10 };
+enum { FULL_POOL_PIECES = 1 << 16, FULL_POOL_LEAST = 4 << 10 };
 
 typedef struct full_pool {
     int count;

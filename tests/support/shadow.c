@@ -115,6 +115,7 @@ const shard_update *shadow_of_shard_update(int64_t count, const shard_update *li
         for (int k = 0; k < SHARD_OPTIMIZER_STATES; k++)
             copy[i].state[k] = shadow_inout(list[i].state[k]);
         copy[i].compensation = shadow_inout(list[i].compensation);
+        copy[i].rows = shadow_in(list[i].rows);
     }
     return copy;
 }
