@@ -25,12 +25,15 @@ static inline full_pool *full_pool_take(shard_device *device)
     size_t free_bytes, total;
     ck_assert_int_eq(cudaMemGetInfo(&free_bytes, &total), cudaSuccess);
     taken = (full_pool){.largest = free_bytes / 16};
+    size_t smallest = 0;
     for (size_t bytes = taken.largest; bytes >= FULL_POOL_LEAST; bytes /= 2)
-        while (taken.count < FULL_POOL_PIECES &&
-               cudaMallocFromPoolAsync(&taken.piece[taken.count], bytes, cuda->pool, cuda->stream) == cudaSuccess)
+        for (; taken.count < FULL_POOL_PIECES &&
+               cudaMallocFromPoolAsync(&taken.piece[taken.count], bytes, cuda->pool, cuda->stream) == cudaSuccess;
+             smallest = bytes)
             taken.count++;
     cudaGetLastError();
-    ck_assert_int_lt(taken.count, FULL_POOL_PIECES);
+    ck_assert_msg(taken.count < FULL_POOL_PIECES, "%d pieces of %zu to %zu bytes do not fill %zu bytes", taken.count, taken.largest,
+                  smallest, free_bytes);
     return &taken;
 }
 

@@ -84,18 +84,18 @@ template <class T, bool AMSGRAD> struct Adam {
     }
 };
 
-template <bool AMSGRAD> struct MixedAdam {
+template <bool AMSGRAD, class Rows> struct MixedAdam {
     Rule<float> by;
-    MixedUpdate update;
+    MixedUpdate<Rows> update;
 
     template <int N> using In = MixedIn<N>;
     template <int N> __device__ In<N> load(int64_t i) const
     {
         In<N> in = {};
         load_typed<N>(update.gradient, i, in.gradient);
-        update.load_value<N>(i, in.value);
+        update.template load_value<N>(i, in.value);
         for (int s = 0; s < (AMSGRAD ? 3 : 2) && !by.is_first(); s++)
-            update.load_state<N>(s, i, in.state[s]);
+            update.template load_state<N>(s, i, in.state[s]);
         return in;
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
@@ -109,11 +109,11 @@ template <bool AMSGRAD> struct MixedAdam {
                 states[s][k] = state[s];
         }
         for (int s = 0; s < (AMSGRAD ? 3 : 2); s++)
-            update.store_state<N>(s, i, states[s]);
+            update.template store_state<N>(s, i, states[s]);
         if (by.flags & TO_GRADIENT)
             store_typed<N>(update.gradient, i, out);
         else
-            update.store_value<N>(i, out);
+            update.template store_value<N>(i, out);
     }
 };
 
@@ -155,15 +155,15 @@ static shard_status run(shard_device *device, int64_t count, const shard_update 
     });
 }
 
-template <bool AMSGRAD>
+template <bool AMSGRAD, class Rows>
 static shard_status run_mixed(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *o,
                               bool lamb, const shard_update_types &types)
 {
     return run_maps<MIXED_PACK, 2>(device, count, [&](int64_t i, int64_t *n, bool *aligned) {
         const shard_update *u = &updates[i];
-        MixedAdam<AMSGRAD> body = {};
+        MixedAdam<AMSGRAD, Rows> body = {};
         body.by = rule_of<float>(u, o, lamb);
-        body.update = mixed_of(u, types);
+        body.update = mixed_of<Rows>(u, types);
         *n = u->size;
         *aligned = aligned_packs(body.update);
         return body;
@@ -175,8 +175,11 @@ static shard_status run_typed(shard_device *device, int64_t count, const shard_u
 {
     bool amsgrad = o->amsgrad && !lamb;
     if (is_mixed(types, count, updates))
-        return amsgrad ? run_mixed<true>(device, count, updates, o, lamb, types)
-                       : run_mixed<false>(device, count, updates, o, lamb, types);
+        return by_rows(updates, [&](auto rows) {
+            using Rows = decltype(rows);
+            return amsgrad ? run_mixed<true, Rows>(device, count, updates, o, lamb, types)
+                           : run_mixed<false, Rows>(device, count, updates, o, lamb, types);
+        });
     return by_float(types.value, [&](auto t) {
         using T = decltype(t);
         return amsgrad ? run<T, true>(device, count, updates, o, lamb) : run<T, false>(device, count, updates, o, lamb);

@@ -23,14 +23,14 @@ struct Doubles {
     }
 };
 
-struct Floats {
-    MixedUpdate update;
+template <class Rows> struct Floats {
+    MixedUpdate<Rows> update;
 
     template <int N> __device__ void load_gradient(int64_t i, float *to) const { load_typed<N>(update.gradient, i, to); }
-    template <int N> __device__ void load_value(int64_t i, float *to) const { update.load_value<N>(i, to); }
-    template <int N> __device__ void load_average(int64_t i, float *to) const { update.load_state<N>(1, i, to); }
-    template <int N> __device__ void store_value(int64_t i, float *x) const { update.store_value<N>(i, x); }
-    template <int N> __device__ void store_average(int64_t i, float *x) const { update.store_state<N>(1, i, x); }
+    template <int N> __device__ void load_value(int64_t i, float *to) const { update.template load_value<N>(i, to); }
+    template <int N> __device__ void load_average(int64_t i, float *to) const { update.template load_state<N>(1, i, to); }
+    template <int N> __device__ void store_value(int64_t i, float *x) const { update.template store_value<N>(i, x); }
+    template <int N> __device__ void store_average(int64_t i, float *x) const { update.template store_state<N>(1, i, x); }
     __device__ int64_t row_of(int64_t row) const { return update.row_of(row); }
 };
 
@@ -152,9 +152,12 @@ shard_status shard_cuda_rowwise(shard_device *device, int64_t count, const shard
         return run<double, Doubles>(device, count, updates, options, [&](const shard_update *u, Rowwise<double, Doubles> *item) {
             item->arrays = {(double *)u->gradient, (double *)u->value, item->averages ? (double *)u->state[1] : NULL};
         });
-    return run<float, Floats>(device, count, updates, options, [&](const shard_update *u, Rowwise<float, Floats> *item) {
-        item->arrays.update = mixed_of(u, types);
-        item->arrays.update.state[0] = {NULL, SHARD_FLOAT32}; /* the rows' numbers are no array of the elements */
-        item->packed = u->columns % MIXED_PACK == 0 && aligned_packs(item->arrays.update);
+    return by_rows(updates, [&](auto rows) {
+        using Arrays = Floats<decltype(rows)>;
+        return run<float, Arrays>(device, count, updates, options, [&](const shard_update *u, Rowwise<float, Arrays> *item) {
+            item->arrays.update = mixed_of<decltype(rows)>(u, types);
+            item->arrays.update.state[0] = {NULL, SHARD_FLOAT32}; /* the rows' numbers are no array of the elements */
+            item->packed = u->columns % MIXED_PACK == 0 && aligned_packs(item->arrays.update);
+        });
     });
 }

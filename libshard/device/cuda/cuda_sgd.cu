@@ -71,18 +71,18 @@ template <class T, bool MOMENTUM> struct Step {
     }
 };
 
-template <bool MOMENTUM> struct MixedStep {
+template <bool MOMENTUM, class Rows> struct MixedStep {
     Rule<float> by;
-    MixedUpdate update;
+    MixedUpdate<Rows> update;
 
     template <int N> using In = MixedIn<N>;
     template <int N> __device__ In<N> load(int64_t i) const
     {
         In<N> in = {};
         load_typed<N>(update.gradient, i, in.gradient);
-        update.load_value<N>(i, in.value);
+        update.template load_value<N>(i, in.value);
         if (MOMENTUM && !by.is_first())
-            update.load_state<N>(0, i, in.state[0]);
+            update.template load_state<N>(0, i, in.state[0]);
         return in;
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
@@ -93,9 +93,9 @@ template <bool MOMENTUM> struct MixedStep {
             buffer[k] = in.state[0][k];
             result[k] = by.template step<MOMENTUM>(now, in.gradient[k], in.value[k], &buffer[k]);
         }
-        update.store_value<N>(i, result);
+        update.template store_value<N>(i, result);
         if (MOMENTUM)
-            update.store_state<N>(0, i, buffer);
+            update.template store_state<N>(0, i, buffer);
     }
 };
 
@@ -121,15 +121,15 @@ static shard_status run(shard_device *device, int64_t count, const shard_update 
     });
 }
 
-template <bool MOMENTUM>
+template <bool MOMENTUM, class Rows>
 static shard_status run_mixed(shard_device *device, int64_t count, const shard_update *updates, const shard_sgd_arguments *options,
                               const shard_update_types &types)
 {
     return run_maps<MIXED_PACK, 2>(device, count, [&](int64_t i, int64_t *n, bool *aligned) {
         const shard_update *u = &updates[i];
-        MixedStep<MOMENTUM> step = {};
+        MixedStep<MOMENTUM, Rows> step = {};
         step.by = rule_of<float>(u, options);
-        step.update = mixed_of(u, types);
+        step.update = mixed_of<Rows>(u, types);
         *n = u->size;
         *aligned = aligned_packs(step.update);
         return step;
@@ -141,8 +141,11 @@ shard_status shard_cuda_sgd(shard_device *device, int64_t count, const shard_upd
 {
     bool momentum = options->momentum != 0;
     if (is_mixed(types, count, updates))
-        return momentum ? run_mixed<true>(device, count, updates, options, types)
-                        : run_mixed<false>(device, count, updates, options, types);
+        return by_rows(updates, [&](auto rows) {
+            using Rows = decltype(rows);
+            return momentum ? run_mixed<true, Rows>(device, count, updates, options, types)
+                            : run_mixed<false, Rows>(device, count, updates, options, types);
+        });
     return by_float(types.value, [&](auto t) {
         using T = decltype(t);
         return momentum ? run<T, true>(device, count, updates, options) : run<T, false>(device, count, updates, options);

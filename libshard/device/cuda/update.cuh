@@ -62,8 +62,26 @@ static __device__ inline float round_to_dtype(int64_t dtype, float x)
     return dtype == SHARD_BFLOAT16 ? to_real(round_to<__nv_bfloat16>(x)) : to_real(round_to<__half>(x));
 }
 
+/* The rows of an update's value, compensation and states: those of the gradient one by one, or a list (shard_update.rows). Kernels
+ * are compiled for each: a list costs a division for each pack. */
+struct SameRows {
+    __device__ int64_t row_of(int64_t row) const { return row; }
+    __device__ int64_t index_of(int64_t i) const { return i; }
+};
+struct ListedRows {
+    const int64_t *rows;
+    int64_t row0, columns;
+
+    __device__ int64_t row_of(int64_t row) const { return rows[row] - row0; }
+    __device__ int64_t index_of(int64_t i) const /* of element i of the gradient */
+    {
+        int64_t row = i <= UINT32_MAX ? (uint32_t)i / (uint32_t)columns : i / columns;
+        return row_of(row) * columns + i - row * columns;
+    }
+};
+
 /* The arrays of an update. Flags are 64-bit, so that no byte between them is undefined. */
-struct MixedUpdate {
+template <class Rows> struct MixedUpdate : Rows {
     Typed gradient, value, state[SHARD_OPTIMIZER_STATES];
     Typed compensation; /* NULL: none */
     uint64_t key;
@@ -71,22 +89,6 @@ struct MixedUpdate {
     const shard_step_factors *factors;
     shard_update_place place;
     int64_t stochastic;
-    const int64_t *rows; /* as of shard_update */
-    int64_t row0, columns;
-
-    /* Row `row` of the gradient in the other arrays. */
-    __device__ int64_t row_of(int64_t row) const
-    {
-        return rows ? rows[row] - row0 : row;
-    }
-    /* Element i of the gradient in the other arrays. */
-    __device__ int64_t index_of(int64_t i) const
-    {
-        if (!rows)
-            return i;
-        int64_t row = i <= UINT32_MAX ? (uint32_t)i / (uint32_t)columns : i / columns;
-        return row_of(row) * columns + i - row * columns;
-    }
 
     __device__ bool rounds(const Typed &array) const
     {
@@ -122,7 +124,7 @@ struct MixedUpdate {
     template <int N> __device__ void load_value(int64_t i, float *to) const
     {
         float rest[N];
-        i = index_of(i);
+        i = this->index_of(i);
         load_typed<N>(value, i, to);
         if (!compensation.array)
             return;
@@ -132,7 +134,7 @@ struct MixedUpdate {
     }
     template <int N> __device__ void store_value(int64_t i, float *x) const
     {
-        i = index_of(i);
+        i = this->index_of(i);
         if (compensation.array) {
             float rest[N];
             for (int k = 0; k < N; k++)
@@ -145,11 +147,11 @@ struct MixedUpdate {
     }
     template <int N> __device__ void load_state(int which, int64_t i, float *to) const
     {
-        load_typed<N>(state[which], index_of(i), to);
+        load_typed<N>(state[which], this->index_of(i), to);
     }
     template <int N> __device__ void store_state(int which, int64_t i, float *x) const
     {
-        i = index_of(i);
+        i = this->index_of(i);
         if (rounds(state[which]))
             round<N>(which + 1, state[which].dtype, i, x);
         store_typed<N>(state[which], i, x);
@@ -166,9 +168,18 @@ static inline bool is_mixed(const shard_update_types &types, int64_t count, cons
     return (mixed || (count && (updates->compensation || updates->rows))) && types.value != SHARD_FLOAT64;
 }
 
-static inline MixedUpdate mixed_of(const shard_update *u, const shard_update_types &types)
+static inline void set_rows(SameRows *, const shard_update *)
 {
-    MixedUpdate mixed = {};
+}
+static inline void set_rows(ListedRows *to, const shard_update *u)
+{
+    *to = {u->rows, u->row0, u->columns};
+}
+
+template <class Rows> static inline MixedUpdate<Rows> mixed_of(const shard_update *u, const shard_update_types &types)
+{
+    MixedUpdate<Rows> mixed = {};
+    set_rows(&mixed, u);
     mixed.gradient = {u->gradient, types.gradient};
     mixed.value = {u->value, types.value};
     for (int k = 0; k < SHARD_OPTIMIZER_STATES; k++)
@@ -179,16 +190,28 @@ static inline MixedUpdate mixed_of(const shard_update *u, const shard_update_typ
     mixed.factors = u->factors;
     mixed.place = u->place;
     mixed.stochastic = types.stochastic;
-    mixed.rows = u->rows;
-    mixed.row0 = u->row0;
-    mixed.columns = u->rows ? u->columns : 1;
     return mixed;
 }
 
-/* Whether packs of all arrays are aligned. */
-static inline bool aligned_packs(const MixedUpdate &u)
+/* body(SameRows()) or body(ListedRows()): all updates of a list have rows of the same kind. */
+template <class Body> static inline shard_status by_rows(const shard_update *updates, Body &&body)
 {
-    uintptr_t wrong = u.rows && u.columns % MIXED_PACK != 0;
+    return updates && updates->rows ? body(ListedRows()) : body(SameRows());
+}
+
+static inline bool aligned_rows(const SameRows &)
+{
+    return true;
+}
+static inline bool aligned_rows(const ListedRows &rows)
+{
+    return rows.columns % MIXED_PACK == 0;
+}
+
+/* Whether packs of all arrays are aligned. */
+template <class Rows> static inline bool aligned_packs(const MixedUpdate<Rows> &u)
+{
+    uintptr_t wrong = !aligned_rows(u);
     auto check = [&](const Typed &x) {
         wrong |= (uintptr_t)x.array & (MIXED_PACK * shard_dtype_size((shard_dtype)x.dtype) - 1);
     };
