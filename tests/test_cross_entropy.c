@@ -423,6 +423,31 @@ END_TEST
 
 /* ---- memory ---- */
 
+/* The second gradient of logits that are a leaf is written to the memory of the first, without a copy. */
+START_TEST(puts_the_gradient_of_a_leaf_in_its_memory)
+{
+    const int64_t rows = 64, classes = 4096, bytes = rows * classes * (int64_t)sizeof(float);
+    double *gradient = calloc((size_t)(2 * rows * classes), sizeof *gradient);
+    int64_t *labels = calloc((size_t)rows, sizeof *labels);
+    SHARD_SCOPE {
+        shard_tensor *logits = shard_normal(SHARD_SHAPE(rows, classes), 0, 1, .requires_grad = true);
+        for (int step = 0; step < 2; step++) {
+            shard_zero_grad(logits);
+            shard_reset_peak_memory(shard_device_open(NULL));
+            int64_t before = shard_get_memory_stats(shard_device_open(NULL)).current;
+            check_ok(shard_backward(shard_cross_entropy(logits, labels_of(rows, labels))));
+            int64_t more = shard_get_memory_stats(shard_device_open(NULL)).peak - before;
+            ck_assert_msg(step == 0 || more < bytes / 2, "%lld bytes, of which the logits have %lld", (long long)more,
+                          (long long)bytes);
+            read_values(shard_grad(logits), gradient + step * rows * classes);
+        }
+    }
+    ck_assert_mem_eq(gradient, gradient + rows * classes, (size_t)(rows * classes) * sizeof *gradient);
+    free(gradient);
+    free(labels);
+}
+END_TEST
+
 START_TEST(puts_the_gradient_over_released_logits)
 {
     const int64_t rows = 64, classes = 4096, bytes = rows * classes * (int64_t)sizeof(float);
@@ -703,6 +728,7 @@ int main(void)
     tcase_add_loop_test(values, equals_pytorch_in_other_ways, 0, OTHER_WAYS);
     TCase *memory = test_case(suite, "memory");
     tcase_add_test(memory, puts_the_gradient_over_released_logits);
+    tcase_add_test(memory, puts_the_gradient_of_a_leaf_in_its_memory);
     tcase_add_test(memory, leaves_nothing_behind);
     tcase_add_test(memory, notices_changed_logits);
     TCase *errors = test_case(suite, "errors");
