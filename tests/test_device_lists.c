@@ -249,7 +249,7 @@ START_TEST(listed_rows)
     shard_update_types of = types[_i % 3];
     int64_t rows[LISTED];
     for (int i = 0; i < LISTED; i++)
-        rows[i] = FIRST_ROW + i * 2 + i / 5; /* some next to each other */
+        rows[i] = FIRST_ROW + i + i / 5 * 3; /* runs of five rows */
     const int64_t *list = array_of(LISTED, SHARD_INT64, rows);
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)

@@ -241,14 +241,15 @@ typedef struct training {
     shard_tensor *inputs, *labels;
     shard_tensor *weight; /* of a head whose classes are sampled; else NULL */
     bool margin;
+    int64_t step;
 } training;
 
 static void run_training(void *context)
 {
-    const training *t = context;
+    training *t = context;
     SHARD_SCOPE
     {
-        shard_tensor *sample = t->weight ? shard_sample_classes(t->labels, t->weight, 0.1, 1, 0) : NULL;
+        shard_tensor *sample = t->weight ? shard_sample_classes(t->labels, t->weight, 0.1, 1, t->step++) : NULL;
         shard_tensor *output = shard_forward(t->model, t->inputs);
         shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
         margin.m2 = 0.5;
@@ -454,48 +455,51 @@ static const struct {
                   {"wide", FUSED, 1000000, 256, 512},
                   {"arcface", ARCFACE, 1000000, 256, 512},
                   {"sampled", SAMPLED, 1000000, 256, 512}};
+enum { ONCE_STEPS = sizeof once_steps / sizeof *once_steps };
 
-/* Whether there is such a thing. */
-static bool run_once(const char *name)
+/* The step's number, -1 if none has the name. */
+static int find_step(const char *name)
 {
-    for (size_t i = 0; i < sizeof once_steps / sizeof *once_steps; i++)
-        if (strcmp(name, once_steps[i].name) == 0) {
-            bench_head_step(once_steps[i].kind, once_steps[i].classes, once_steps[i].rows, once_steps[i].features, false,
-                            SHARD_BFLOAT16);
-            return true;
-        }
-    if (strcmp(name, "head") == 0)
+    for (int i = 0; i < ONCE_STEPS; i++)
+        if (strcmp(name, once_steps[i].name) == 0)
+            return i;
+    return -1;
+}
+
+static void run_once(const char *name)
+{
+    int i = find_step(name);
+    if (i >= 0)
+        bench_head_step(once_steps[i].kind, once_steps[i].classes, once_steps[i].rows, once_steps[i].features, false,
+                        SHARD_BFLOAT16);
+    else if (strcmp(name, "head") == 0)
         bench_head(125000, false, SHARD_BFLOAT16);
-    else if (strcmp(name, "resnet") == 0)
-        bench_resnet(false, SHARD_BFLOAT16);
     else
-        return false;
-    return true;
+        bench_resnet(false, SHARD_BFLOAT16);
 }
 
 int main(int argc, char **argv)
 {
     const char *once = NULL;
-    bool understood = true;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--small") == 0)
             m.small = true;
-        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc)
+        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc &&
+                 (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "resnet") == 0 || find_step(argv[i + 1]) >= 0))
             once = argv[++i];
-        else
-            understood = false;
+        else {
+            fprintf(stderr, "usage: bench_gpu [--small] [--once head|fused|wide|arcface|sampled|resnet]\n");
+            return 2;
+        }
     m.once = once != NULL;
     shard_init(NULL, NULL);
     m.device = shard_device_open("cuda");
     check(m.device != NULL, "device");
     shard_set_default_device(m.device);
     check(cudaEventCreate(&m.begin) == cudaSuccess && cudaEventCreate(&m.end) == cudaSuccess, "cudaEventCreate");
-    if (understood && !once)
+    if (once)
+        run_once(once);
+    else
         bench_all();
-    else if (understood)
-        understood = run_once(once);
-    if (!understood)
-        fprintf(stderr, "usage: bench_gpu [--small] [--once head|fused|wide|arcface|sampled|resnet]\n");
-    int status = shard_finalize();
-    return understood ? status : 2;
+    return shard_finalize();
 }

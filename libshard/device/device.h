@@ -42,7 +42,7 @@ struct shard_device {
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
     int ordinal;                /* of a GPU */
-    bool lists_rows; /* steps of float32 and 16-bit values take shard_update.rows */
+    bool lists_rows; /* it is faster with lists of rows than with runs; steps of float32 and 16-bit values take shard_update.rows */
     bool allow_tf32; /* as shard_set_allow_tf32 says; read by products and convolutions of float32 */
 };
 
@@ -282,8 +282,9 @@ typedef struct shard_update {
     /* Of a 16-bit value, in its type, or NULL: what rounding took from the value, times shard_rounding_unit (base/rounding.h).
      * The step is computed of their sum, and writes both. Read in the first step, too. */
     void *compensation;
-    /* Device memory, or NULL: the rows of value, compensation and states, counted from row0, that the gradient's rows of `columns`
-     * elements are of, each of them once. Of a device with lists_rows. */
+    /* Device memory, read when the step runs, or NULL: the rows of value, compensation and states (also the numbers of row-wise
+     * steps), of which row0 is the first, that the gradient's rows of `columns` elements are of, each of them once. place is
+     * that of row0. Of a device with lists_rows; all updates of a call have rows, or none. */
     const int64_t *rows;
     int64_t row0;
     uint64_t key; /* of stochastic rounding: selects the parameter's random numbers */

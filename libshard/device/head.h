@@ -108,7 +108,8 @@ typedef struct shard_head_gradient {
     /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the wide type, which it may write to. A
      * device may call it from several threads at a time, for different rows. */
     shard_status (*take)(void *context, shard_device *, int64_t first, int64_t count, void *gradient);
-    /* The same for the rows of a list, gradient [count, in]; NULL: they are given to `take` in runs. */
+    /* With a list, in place of `take`, which is set too: takes the gradient [count, in] of some rows of the list, not none, one
+     * part after the other; NULL: they are given to `take` in runs. */
     shard_status (*take_list)(void *context, shard_device *, const shard_row_list *, void *gradient);
     void *context;
     /* Arrays that `take` reads and writes, from the weight's first row on, without a list: a device may fetch them ahead. */

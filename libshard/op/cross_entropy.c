@@ -57,7 +57,7 @@ static shard_tensor *row_gradients(shard_tensor *logits, int64_t rows, const dou
 }
 
 /* The gradient overwrites logits that no other tensor uses: with many classes they are the largest tensor. Else it
- * has the pitch of the logits. */
+ * has the pitch of the logits; of a leaf it is in the memory of the gradient before it. */
 static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits, int64_t pitch)
 {
     if (logits->storage->references == 1)
