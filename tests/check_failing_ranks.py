@@ -42,8 +42,8 @@ Case = collections.namedtuple("Case", "kind place size rank milliseconds")
 # or "any"; seconds after the failure; named: "each" of the others names the rank, the output of the "job" does, or "no".
 Promise = collections.namedtuple("Promise", "code others seconds named")
 
-# Open MPI's mpirun (4.1) may hang after all ranks have ended, where one has ended while others wait for each other in it (PMIx), and
-# MPICH leaves a file in /dev/shm where it has just made it.
+# Where a rank ends before MPI_Init or in it, the others wait for it there. Then Open MPI's mpirun (4.1) may hang or crash after all
+# ranks have ended (PMIx), and both MPIs may leave a file in /dev/shm that they have just made.
 STARTS = ("before_init", "init")
 
 
@@ -65,7 +65,7 @@ def promise(transport, case):
         if stops:
             return None  # a rank may take as long as it likes
         return Promise("succeeds" if ends_well else "fails", "any", seconds, "no" if ends_well or mpi else "job")
-    if mpi and case.place == "before_init" and ends_well:  # no launcher objects: the others wait in MPI_Init
+    if mpi and case.place in STARTS and ends_well:  # no launcher objects before it knows the rank: the others wait in MPI_Init
         seconds = TIMEOUT + SECONDS
     if transport == "mpich" and case.kind == "_exit0" and case.place != "before_init":  # it ends the job with exit code 0
         return Promise("any", "fail", seconds, named)
@@ -208,6 +208,11 @@ def names_rank(line, rank):
     return re.search(rf"ranks? ([0-9, and]*)?\b{rank}\b|shard\[{rank}\] error|Process name: \[\[\d+,\d+\],{rank}\]", line) is not None
 
 
+def launcher_crashed(output):
+    """A line of the stack trace of Open MPI's mpirun names mpirun itself; that of a rank names the program."""
+    return re.search(r"\] [^ ]*/mpirun[.\w]*\(\+0x[0-9a-f]+\)", output) is not None
+
+
 def find_unnamed(job, wanted, output):
     case, lines = job.case, output.splitlines()
     if wanted == "each":
@@ -261,7 +266,10 @@ def check(job, promised):
         yield problem
     if left:
         yield f"processes are left: {left}"
-    if job.settings.own_shm and job.read("shm").split() and not (job.settings.transport == "mpich" and case.place in STARTS):
+    if job.settings.transport == "openmpi" and case.place in STARTS and launcher_crashed(output):
+        print(f"mpirun crashes after {case.kind} at {case.place}, when all ranks have ended, and leaves its files")
+        return
+    if job.settings.own_shm and job.read("shm").split() and not (job.settings.transport in ("openmpi", "mpich") and case.place in STARTS):
         yield f"shared memory is left: {job.read('shm').split()}"
     if os.listdir(job.folder / "tmp"):
         yield f"temporary files are left: {os.listdir(job.folder / 'tmp')}"
