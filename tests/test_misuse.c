@@ -203,6 +203,8 @@ static void keeps_world(shard_group *world, void *context)
     ck_assert_int_eq(shard_group_size(kept), 1);
     ck_assert_int_eq(shard_group_rank(kept), 0);
     check_ok(shard_agree(kept));
+    shard_group_destroy(kept);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: the group is the world");
     SHARD_SCOPE
     {
         shard_tensor *x = shard_ones(SHARD_SHAPE(3));

@@ -34,6 +34,8 @@ expect "ranks without a world" 0 "none of the 2 ranks called shard_init.* shard_
 expect "help" 0 "^Usage: shardrun -n N" "$shardrun" --help
 expect "no number" 2 "how many ranks" "$shardrun" "$program"
 expect "a wrong number" 2 "-n 0: not a number of ranks from 1 to 256" "$shardrun" -n 0 "$program"
+expect "a number that int does not hold" 2 "-n 4294967298: not a number of ranks" "$shardrun" -n 4294967298 "$program"
+expect "an unknown MPI" 1 'SHARD_MPI is "OpenMPI"; the MPIs are' env SHARD_MPI=OpenMPI "$shardrun" -n 2 "$program" check
 expect "no program" 2 "which PROGRAM" "$shardrun" -n 2
 expect "an unknown option" 2 "unrecognized option" "$shardrun" --fast -n 2 "$program"
 expect "a program that is not there" 127 "cannot run /nowhere/program: No such file" "$shardrun" -n 2 /nowhere/program
@@ -128,6 +130,10 @@ end "a stopped rank of a script" '*' "took signal 15" signal 'kill -STOP ${ranks
 for blocks in 1 4000; do # too few for shardrun, for a rank; the output goes through a pipe, which has no limit
     expect "a limit of $blocks blocks" 0 "ulimit -f limits" sh -c "ulimit -f $blocks; "'"$0" -n 2 "$1" check 2>&1 | cat' "$shardrun" "$program"
 done
+expect "a caller that ignores the ends of its processes" 4 "rank 1 ended with exit code 4" \
+    sh -c 'trap "" CHLD; exec "$0" -n 3 "$1" early 1' "$shardrun" "$program"
+expect "a signal that the caller ignores" 0 "^done\$" \
+    env SHARD_TIMEOUT=1 sh -c 'trap "" HUP; exec "$0" -n 1 sh -c "kill -HUP \$PPID; sleep 2; echo done"' "$shardrun"
 expect "what ranks leave in the background" 0 "^left\$" "$shardrun" -n 1 sh -c 'sleep 1 >/dev/null & echo left'
 expect "what a failed rank leaves in the background" 3 "^shardrun: ending what ranks have left running" \
     "$shardrun" -n 1 sh -c 'sleep 1000 >/dev/null & exit 3'

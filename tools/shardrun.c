@@ -84,7 +84,7 @@ static struct job {
     double timeout;  /* SHARD_TIMEOUT */
     double asked_at; /* when a signal was first passed on; 0: never */
     double leave_by; /* the time at which ranks that have not ended are given up, as others have ended well; 0: none have */
-    struct sigaction file_limit; /* the action of SIGXFSZ before, which ranks inherit */
+    struct sigaction file_limit, child_ended; /* the actions of SIGXFSZ and SIGCHLD before, which ranks inherit */
     double end_at;               /* the time of the next signal; 0: none */
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
@@ -200,6 +200,7 @@ _Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *ma
     if (nothing >= 0)
         dup2(nothing, STDIN_FILENO);
     sigaction(SIGXFSZ, &job.file_limit, NULL);
+    sigaction(SIGCHLD, &job.child_ended, NULL);
     sigprocmask(SIG_SETMASK, mask, NULL);
     shard_segment_set_environment(job.file, number, job.size);
     execvp(job.command[0], job.command);
@@ -432,6 +433,7 @@ static void parse(int count, char **arguments)
     static const struct option options[] = {
         {"ranks", required_argument, NULL, 'n'}, {"tag", no_argument, NULL, 't'}, {"help", no_argument, NULL, 'h'}, {0}};
     int option;
+    long size = 0;
     while ((option = getopt_long(count, arguments, "+n:h", options, NULL)) != -1) {
         char *end = NULL;
         if (option == 'h') {
@@ -441,13 +443,14 @@ static void parse(int count, char **arguments)
         if (option == 't')
             job.tag = true;
         if (option == 'n')
-            job.size = (int)strtol(optarg, &end, 10);
-        if (option == '?' || (option == 'n' && (*end || job.size < 1 || job.size > SHARD_SEGMENT_RANKS))) {
+            size = strtol(optarg, &end, 10);
+        if (option == '?' || (option == 'n' && (*end || size < 1 || size > SHARD_SEGMENT_RANKS))) {
             if (option == 'n')
                 fprintf(stderr, "shardrun: -n %s: not a number of ranks from 1 to %d\n", printable(optarg), SHARD_SEGMENT_RANKS);
             exit(EXIT_USAGE);
         }
     }
+    job.size = (int)size;
     job.command = arguments + optind;
     if (job.size == 0 || !job.command[0]) {
         fprintf(stderr, "shardrun: %s\n%s", job.size ? "which PROGRAM?" : "how many ranks? (-n N)", usage);
@@ -469,11 +472,25 @@ static void warn_of_loners(void)
             job.size, job.size, printable(job.command[0]));
 }
 
+/* Signals that the caller ignores, as nohup does SIGHUP, stay ignored. */
+static void choose_signals(sigset_t *taken)
+{
+    static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action;
+    sigemptyset(taken);
+    sigaddset(taken, SIGCHLD);
+    for (size_t i = 0; i < sizeof asking / sizeof *asking; i++)
+        if (sigaction(asking[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(taken, asking[i]);
+}
+
 int main(int count, char **arguments)
 {
     parse(count, arguments);
     /* Beyond ulimit -f, calls shall fail, not end shardrun. */
     sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, &job.file_limit);
+    /* If it is ignored, no signal says that a rank has ended. */
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &job.child_ended);
     job.file = shard_segment_create(job.size, &job.segment);
     if (job.file < 0)
         fail(errno == EFBIG ? "no shared memory, which ulimit -f limits, too" : "no shared memory");
@@ -488,11 +505,7 @@ int main(int count, char **arguments)
     if (!job.ranks || !files)
         fail("no memory");
     sigset_t taken, before;
-    sigemptyset(&taken);
-    sigaddset(&taken, SIGCHLD);
-    sigaddset(&taken, SIGINT);
-    sigaddset(&taken, SIGTERM);
-    sigaddset(&taken, SIGHUP);
+    choose_signals(&taken);
     sigprocmask(SIG_BLOCK, &taken, &before);
     int signals = signalfd(-1, &taken, SFD_CLOEXEC);
     if (signals < 0)

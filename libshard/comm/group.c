@@ -36,7 +36,7 @@ static void end_world(shard_group *world)
         free(ended->world_ranks);
     free(ended);
     ended = world;
-    *world = (shard_group){.transport = &shard_self_transport, .size = 1, .world_ranks = world->world_ranks};
+    *world = (shard_group){.transport = &shard_self_transport, .size = 1, .world_ranks = world->world_ranks, .is_world = true};
 }
 
 static void free_group(shard_group *group)

@@ -25,6 +25,8 @@ const shard_transport *shard_find_transport(const char *name)
 
 const shard_transport *shard_launched_transport(void)
 {
+    if (shard_mpi_check_environment() != SHARD_OK)
+        return NULL;
     if (shard_env_string("SHARD_SHM_FD", NULL))
         return &shard_shm_transport;
     return shard_mpi_launched() ? &shard_mpi_transport : &shard_self_transport;

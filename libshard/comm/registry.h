@@ -7,7 +7,8 @@
 /* The host transport of that name; NULL with the error set. */
 const shard_transport *shard_find_transport(const char *name);
 
-/* The host transport of the launcher that started this process: shardrun's shared memory, an MPI launcher's, else self. */
+/* The host transport of the launcher that started this process: shardrun's shared memory, an MPI launcher's, else self.
+ * NULL with the error set: ARGUMENT, a malformed SHARD_MPI. */
 const shard_transport *shard_launched_transport(void);
 
 /* The host transports by which ranks join that the caller's exchange connects, from the best one on; NULL after the last. */

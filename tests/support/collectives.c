@@ -319,7 +319,7 @@ static void reduce_scatter_once(shard_group *group, const int64_t *counts, int64
     size_t own = (size_t)start * shard_dtype_size(dtype);
     fill(all, 0, sum, shard_group_world_rank(group, rank), dtype);
     char *all_there = move_there(all, sum, dtype), *mine_there = move_there(mine, counts[rank], dtype);
-    void *to = inside ? all_there + own : mine_there;
+    void *to = !inside ? mine_there : counts[rank] ? all_there + own : all_there; /* an empty piece lies anywhere */
     if (next_is_started()) {
         const shard_collective call = {.kind = SHARD_COLLECTIVE_REDUCE_SCATTER,
                                        .send = all_there,

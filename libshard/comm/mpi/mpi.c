@@ -30,6 +30,15 @@ static const struct mpi_kind *launched_kind(void)
     return NULL;
 }
 
+shard_status shard_mpi_check_environment(void)
+{
+    const char *forced = shard_env_string("SHARD_MPI", NULL);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && forced; i++)
+        if (strcmp(forced, kinds[i].name) == 0)
+            forced = NULL;
+    return forced ? shard_error(SHARD_ERROR_ARGUMENT, "SHARD_MPI is \"%s\"; the MPIs are openmpi and mpich", forced) : SHARD_OK;
+}
+
 bool shard_mpi_launched(void)
 {
     return launched_kind() != NULL;

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +132,7 @@ static void mpi_send_abort_notice(shard_group *group, shard_abort_notice notice,
     if (notice == SHARD_ABORT_DEVICE) {
         mpi_say_device_aborted(status, text);
     } else if (notice == SHARD_ABORT_LEAVING) { /* others may wait in vain for this rank, and MPI cannot be ended while they do */
-        mpi.failed = true;
+        mpi.failed = mpi.has_error = true;
         snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
     } else {
         mpi_say_aborting(text);
@@ -165,6 +166,8 @@ static void end_mpi(void)
         mpi_say_ready();
         together = mpi_wait_for_farewells(mpi.host->timeout());
     }
+    if (mpi.failed && !mpi.has_error)
+        mpi.host->log(SHARD_LOG_ERROR, "mpi: the job fails, as a wait was given up before: %s", mpi.failure);
     if (mpi.failed || !together || has_failed_peer())
         mpi_abort();
     wait_for_late_ranks();
@@ -195,17 +198,77 @@ static void mpi_close(shard_group *group)
         end_mpi();
 }
 
+/* ---- one thread at a time: MPI_THREAD_SERIALIZED ---- */
+
+static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
+
+static shard_status split_alone(shard_group *parent, shard_group *group, int color)
+{
+    pthread_mutex_lock(&in_mpi);
+    shard_status status = mpi_split(parent, group, color);
+    pthread_mutex_unlock(&in_mpi);
+    return status;
+}
+
+static shard_status post_alone(shard_group *group, const shard_collective *call, shard_request **request)
+{
+    pthread_mutex_lock(&in_mpi);
+    shard_status status = mpi_post(group, call, request);
+    pthread_mutex_unlock(&in_mpi);
+    return status;
+}
+
+static shard_status test_alone(shard_group *group, shard_request *request, bool *done)
+{
+    pthread_mutex_lock(&in_mpi);
+    shard_status status = mpi_test(group, request, done);
+    pthread_mutex_unlock(&in_mpi);
+    return status;
+}
+
+static shard_status wait_alone(shard_group *group, shard_request *request)
+{
+    pthread_mutex_lock(&in_mpi);
+    shard_status status = mpi_wait(group, request);
+    pthread_mutex_unlock(&in_mpi);
+    return status;
+}
+
+/* A thread that waits for a GPU probes while another one may be in MPI. That one reads the news. */
+static shard_status probe_alone(shard_group *group, const char *doing)
+{
+    if (pthread_mutex_trylock(&in_mpi) != 0)
+        return SHARD_OK;
+    shard_status status = mpi_probe(group, doing);
+    pthread_mutex_unlock(&in_mpi);
+    return status;
+}
+
+static void abort_alone(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
+{
+    pthread_mutex_lock(&in_mpi);
+    mpi_send_abort_notice(group, notice, status, text);
+    pthread_mutex_unlock(&in_mpi);
+}
+
+static void close_alone(shard_group *group)
+{
+    pthread_mutex_lock(&in_mpi);
+    mpi_close(group);
+    pthread_mutex_unlock(&in_mpi);
+}
+
 static const shard_transport mpi_transport = {
     .name = "mpi",
-    .split = mpi_split,
+    .split = split_alone,
     .prepare = mpi_prepare,
     .discard = mpi_discard,
-    .post = mpi_post,
-    .test = mpi_test,
-    .wait = mpi_wait,
-    .probe = mpi_probe,
-    .abort = mpi_send_abort_notice,
-    .close = mpi_close,
+    .post = post_alone,
+    .test = test_alone,
+    .wait = wait_alone,
+    .probe = probe_alone,
+    .abort = abort_alone,
+    .close = close_alone,
     .ends_process = true,
 };
 
@@ -225,14 +288,25 @@ static shard_status find_hosts(void)
 /* Up to the first collective of libshard's own, everything blocks. */
 static shard_status connect_ranks(int *argc, char ***argv)
 {
-    int running, provided;
+    int running, provided, over;
+    MPI_Errhandler of_program = MPI_ERRHANDLER_NULL;
+    MPI_TRY(MPI_Finalized(&over));
+    if (over)
+        return mpi.host->error(SHARD_ERROR_UNAVAILABLE,
+                               "mpi: MPI_Finalize has been called in this process; MPI does not start again");
     MPI_TRY(MPI_Initialized(&running));
     if (!running)
         MPI_TRY(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
     mpi.started_here = !running;
-    MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    if (running) /* the program's own communicator keeps its errors fatal, if they are */
+        MPI_TRY(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &of_program));
+    MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* which copies inherit */
     MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.comm));
     MPI_TRY(MPI_Comm_dup(MPI_COMM_WORLD, &mpi.news));
+    if (running) {
+        MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, of_program));
+        MPI_TRY(MPI_Errhandler_free(&of_program));
+    }
     MPI_TRY(MPI_Comm_rank(mpi.comm, &mpi.rank));
     MPI_TRY(MPI_Comm_size(mpi.comm, &mpi.size));
     return find_hosts();

@@ -56,6 +56,7 @@ typedef struct mpi_world {
     bool started_here; /* MPI_Init was called here, so MPI_Finalize is, too */
     bool ended;        /* MPI_Finalize has been called */
     bool failed;       /* this rank has an error, or a wait was given up: requests are left, so the job must be aborted */
+    bool has_error;    /* it leaves with an error, which is printed */
     char failure[SHARD_COMM_TEXT]; /* which error, for the others; "" while it has not failed */
     mpi_peer *peers;   /* [size] */
     shard_group *waiting; /* the group that this rank waits in, or NULL */

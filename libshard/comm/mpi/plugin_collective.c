@@ -189,8 +189,9 @@ static needs needs_of(const shard_group *group, const shard_collective *call)
         return (needs){.calls = shard_divide_up(call->count, mpi.most)};
     if (goes_by_pieces(call))
         return (needs){0};
-    /* Not in place, where MPICH copies a piece that lies at the beginning onto itself. */
-    bool inside = reduces(call) && call->receive == piece_of(group, call->send, call);
+    /* Not in place, where MPICH copies a piece that lies at the beginning onto itself, and takes one memory for both as an error
+     * also where the rank's piece is empty. */
+    bool inside = reduces(call) && (call->receive == call->send || call->receive == piece_of(group, call->send, call));
     return (needs){.calls = 1, .counts = 2 * (int64_t)group->size, .outside = inside};
 }
 
@@ -213,7 +214,7 @@ shard_status mpi_prepare(shard_group *group, shard_collective *call)
     if (n.outside) {
         made->bytes = (size_t)call->counts[group->rank] * kinds[call->dtype].size;
         made->inside = call->receive;
-        made->outside = mpi.host->calloc(1, made->bytes);
+        made->outside = mpi.host->calloc(1, made->bytes + 1);
     }
     if ((n.counts && !made->counts) || (n.wide && !made->wide) || (n.outside && !made->outside)) {
         free_request(made);
