@@ -9,7 +9,6 @@
 #include "comm/function.h"
 #include "base/options.h"
 #include "device/graph.h"
-#include "parallel/unshard.h"
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -231,12 +230,7 @@ static shard_status step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
     SHARD_FUNCTION("shard_grad_scaler_step");
-    if (!scaler)
-        return shard_step(optimizer);
-    shard_status status = step(scaler, optimizer);
-    if (status != SHARD_OK) /* shard_step does the same; it may not have been called */
-        shard_unshard_forget();
-    return status;
+    return scaler ? step(scaler, optimizer) : shard_step(optimizer);
 }
 
 bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler)
@@ -254,14 +248,15 @@ static void forget_steps(shard_grad_scaler *scaler)
     scaler->count = kept;
 }
 
-/* A factor that would not be finite is not set. */
+/* A scale that would not be finite, or would be 0, is not set. */
 static void update_scale(shard_grad_scaler *scaler)
 {
     float *scale = shard_tensor_memory_to_write(scaler->scale);
     int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
     *tracker = scaler->found ? 0 : *tracker + 1;
-    if (scaler->found)
-        *scale = (float)((double)*scale * scaler->options.backoff_factor);
+    float less = (float)((double)*scale * scaler->options.backoff_factor);
+    if (scaler->found && less > 0)
+        *scale = less;
     scaler->checked = scaler->found = false;
     if (*tracker < scaler->options.growth_interval)
         return;

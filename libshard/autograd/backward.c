@@ -7,6 +7,7 @@
 #include "autograd/node.h"
 
 #include "autograd/deferred.h"
+#include "base/kept_error.h"
 #include "comm/function.h"
 #include "device/graph.h"
 
@@ -441,9 +442,12 @@ static shard_status step_back(const walk *w, shard_node *node)
             shard_tensor_unref(dx[i]);
         if (!leaf || --leaf->leaf->grad_uses > 0 || status != SHARD_OK)
             continue;
+        uint64_t serial = shard_error_serial(); /* an earlier error does not keep this rank from collectives */
         shard_call_watches(leaf);
         if (leaf->leaf->grad_ready)
             leaf->leaf->grad_ready(leaf, leaf->leaf->grad_ready_context);
+        if (shard_error_serial() != serial)
+            status = shard_last_status();
     }
     return status;
 }

@@ -17,6 +17,7 @@
 #include "device/graph.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,8 @@ static _Thread_local struct {
     int size; /* the ranks that have received it */
 } known;
 
+static atomic_uint joint_errors;
+
 bool shard_error_is_joint(int size)
 {
     return shard_last_status() != SHARD_OK && known.serial == shard_error_serial() && known.size >= size;
@@ -55,6 +58,13 @@ static void remember_error(shard_error_id id, int size)
     known.serial = shard_error_serial();
     known.id = id;
     known.size = size;
+    if (size >= shard_process.world_size)
+        atomic_fetch_add(&joint_errors, 1);
+}
+
+unsigned shard_joint_errors(void)
+{
+    return atomic_load(&joint_errors);
 }
 
 void shard_write_error(const shard_group *group, char *text, size_t bytes)

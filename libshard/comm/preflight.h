@@ -70,5 +70,7 @@ void shard_write_error(const shard_group *group, char *text, size_t bytes);
 
 /* Whether at least `size` ranks have the thread's error, this one included. */
 bool shard_error_is_joint(int size);
+/* Counts the errors that all ranks of the world have received. A rank may count one of them several times, while it has it. */
+unsigned shard_joint_errors(void);
 
 #endif

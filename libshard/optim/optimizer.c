@@ -176,6 +176,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
     shard_tensor_unref(optimizer->grad_scale);
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
+    free(optimizer->square_sums);
     free(optimizer->runs);
     free(optimizer->updates);
     free(optimizer->groups);

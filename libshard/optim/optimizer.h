@@ -86,6 +86,10 @@ struct shard_optimizer {
     struct shard_run *runs;
     struct shard_update *updates;
     int64_t run_capacity, update_capacity;
+    /* The same of layers with a trust ratio: [2 * square_capacity], and [count][3] in the device's memory until the step's end. */
+    shard_square_sum *square_sums;
+    int64_t square_capacity;
+    double *squares;
     struct shard_zero_optimizer *zero; /* NULL: shard_zero_optimizer was not called */
 };
 

@@ -152,8 +152,8 @@ static bool adapts(const shard_optimizer *optimizer, const shard_run *s)
 static shard_status measure(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count,
                             double *squares)
 {
-    shard_square_sum *arrays = shard_calloc((size_t)count, 2 * sizeof *arrays);
-    shard_status status = arrays ? SHARD_OK : shard_last_status();
+    shard_square_sum *arrays = optimizer->square_sums;
+    shard_status status = SHARD_OK;
     shard_runs_sort(all, count);
     for (int64_t i = 0, listed, first; i < count && status == SHARD_OK;) {
         for (first = i, listed = 0; i < count && shard_runs_same_list(&all[first], &all[i]); i++) {
@@ -166,7 +166,6 @@ static shard_status measure(const shard_optimizer *optimizer, shard_device *devi
         }
         status = device->ops->square_sums(device, listed, arrays, all[first].array[0]->dtype);
     }
-    free(arrays);
     return status;
 }
 
@@ -223,14 +222,38 @@ static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, in
     return status;
 }
 
-/* The sums of squares of all layers over the world in one all-reduce, which every rank
- * enters, also with an error. The same slots are the same layers on all ranks. */
-static shard_status step_layers(const shard_optimizer *optimizer, shard_run *all, int64_t count)
+static size_t bytes_of_squares(const shard_optimizer *optimizer)
+{
+    return (size_t)(3 * optimizer->count) * sizeof(double);
+}
+
+/* The memory of step_layers, before anything is changed. */
+static void take_squares(shard_optimizer *optimizer)
 {
     shard_device *device = one_device(optimizer);
+    if (shard_grow(&optimizer->square_sums, &optimizer->square_capacity, optimizer->count, 2 * sizeof(shard_square_sum)) !=
+        SHARD_OK)
+        return;
+    if (device && optimizer->count && !optimizer->squares)
+        optimizer->squares = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes_of_squares(optimizer));
+}
+
+static void release_squares(shard_optimizer *optimizer)
+{
+    if (optimizer->squares)
+        shard_device_release(one_device(optimizer), SHARD_MEMORY_WORKSPACE, optimizer->squares, bytes_of_squares(optimizer));
+    optimizer->squares = NULL;
+}
+
+/* The sums of squares of all layers over the world in one all-reduce, which every rank
+ * enters, also with an error. The same slots are the same layers on all ranks. */
+static shard_status step_layers(shard_optimizer *optimizer, shard_run *all, int64_t count)
+{
+    take_squares(optimizer);
+    shard_device *device = one_device(optimizer);
     int64_t layers = optimizer->count;
-    size_t bytes = (size_t)(3 * layers) * sizeof(double);
-    double *squares = device && bytes ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
+    size_t bytes = bytes_of_squares(optimizer);
+    double *squares = optimizer->squares;
     double *ratio = squares ? squares + 2 * layers : NULL;
     shard_status status = shard_last_status();
     if (squares && status == SHARD_OK)
@@ -244,7 +267,7 @@ static shard_status step_layers(const shard_optimizer *optimizer, shard_run *all
         status = find_ratios(optimizer, device, all, count, squares, ratio);
     if (squares && status == SHARD_OK)
         status = step_runs(optimizer, all, count);
-    shard_device_release(device, SHARD_MEMORY_WORKSPACE, squares, bytes);
+    release_squares(optimizer);
     return status;
 }
 
@@ -307,6 +330,8 @@ static void prepare_memory(shard_optimizer *optimizer)
     for (int64_t i = 0; i < optimizer->count; i++)
         if (shard_slot_has_gradient(&optimizer->slots[i]) && !shard_tensor_memory(optimizer->slots[i].step))
             return;
+    if (optimizer->ops->trust)
+        take_squares(optimizer);
 }
 
 /* Refuses a gradient that was not averaged: of a parameter that was frozen when the others were partitioned, or that a
@@ -377,9 +402,9 @@ shard_status shard_step(shard_optimizer *optimizer)
         agree_on_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");
-    shard_agree(shard_world());
-    if (shard_last_status() != SHARD_OK) {
-        shard_unshard_forget();
+    if (shard_agree(shard_world()) != SHARD_OK) {
+        if (optimizer)
+            release_squares(optimizer);
         return shard_last_status();
     }
     shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);

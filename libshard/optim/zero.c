@@ -134,6 +134,11 @@ static shard_status check_slots(const shard_optimizer *optimizer, const shard_en
         SHARD_TRY(check_owner(slot, zero->engine, taken));
         SHARD_TRY(check_group(&zero->options, slot));
     }
+    if (taken && shard_engine_has_gradient(taken))
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_zero_optimizer: a parameter of another optimizer, in the same data parallel, has a gradient, which "
+            "would be lost: call it before backward or after the step of each optimizer");
     return SHARD_OK;
 }
 
@@ -153,6 +158,7 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
     SHARD_TRY(compare_settings(optimizer));
     struct shard_zero_optimizer *zero = optimizer->zero;
     shard_engine *taken = zero->engine ? NULL : find_engine(optimizer);
+    int64_t had = zero->engine ? shard_engine_buckets(zero->engine) : 0;
     if (shard_last_status() == SHARD_OK)
         check_slots(optimizer, taken);
     SHARD_TRY(shard_agree(shard_world()));
@@ -163,6 +169,9 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
         status = shard_engine_add(zero->engine, optimizer->parameters);
     if (status == SHARD_OK)
         status = shard_optimizer_follow(optimizer);
+    status = shard_agree(shard_world());
+    if (status != SHARD_OK && zero->engine) /* ranks on which all went well do as the others */
+        shard_engine_drop(zero->engine, had);
     shard_replicas_destroy(status == SHARD_OK ? zero->replicas : replicas);
     if (status == SHARD_OK)
         zero->replicas = replicas;

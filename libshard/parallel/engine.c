@@ -364,23 +364,18 @@ shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start)
     return entry->local;
 }
 
-/* Makes buckets of the candidates, which then belong to this engine. */
-static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
+int64_t shard_engine_buckets(const shard_engine *engine)
 {
-    shard_buckets *buckets = &engine->buckets;
-    int64_t from = buckets->count;
-    SHARD_TRY(shard_buckets_add(buckets, candidates, count, &engine->options));
-    for (int64_t i = from; i < buckets->count; i++) {
-        buckets->all[i]->engine = engine;
-        for (int64_t j = 0; j < buckets->all[i]->count; j++) {
-            shard_bucket_entry *entry = &buckets->all[i]->entries[j];
-            entry->parameter->leaf->grad_ready = gradient_ready;
-            entry->parameter->leaf->grad_ready_context = entry;
-            entry->parameter->leaf->gathers_grad = entry->deferred_with;
-        }
-    }
-    rearm(engine);
-    return SHARD_OK;
+    return engine->buckets.count;
+}
+
+bool shard_engine_has_gradient(const shard_engine *engine)
+{
+    for (int64_t i = 0; i < engine->buckets.count; i++)
+        for (int64_t j = 0; j < engine->buckets.all[i]->count; j++)
+            if (shard_has_grad(engine->buckets.all[i]->entries[j].parameter))
+                return true;
+    return false;
 }
 
 /* Its parameters belong to no engine from now on. */
@@ -395,6 +390,33 @@ static void give_up(shard_bucket *bucket)
         parameter->leaf->gathers_grad = NULL;
     }
     shard_bucket_destroy(bucket);
+}
+
+void shard_engine_drop(shard_engine *engine, int64_t count)
+{
+    while (engine->buckets.count > count)
+        give_up(engine->buckets.all[--engine->buckets.count]);
+}
+
+/* Makes buckets of the candidates, which then belong to this engine. */
+static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
+{
+    shard_buckets *buckets = &engine->buckets;
+    int64_t from = buckets->count;
+    shard_status status = shard_buckets_add(buckets, candidates, count, &engine->options);
+    if (status != SHARD_OK)
+        shard_engine_drop(engine, from);
+    for (int64_t i = from; i < buckets->count; i++) {
+        buckets->all[i]->engine = engine;
+        for (int64_t j = 0; j < buckets->all[i]->count; j++) {
+            shard_bucket_entry *entry = &buckets->all[i]->entries[j];
+            entry->parameter->leaf->grad_ready = gradient_ready;
+            entry->parameter->leaf->grad_ready_context = entry;
+            entry->parameter->leaf->gathers_grad = entry->deferred_with;
+        }
+    }
+    rearm(engine);
+    return status;
 }
 
 static bool listed(const shard_bucket_entry *candidates, int64_t count, const shard_tensor *parameter)

@@ -20,8 +20,13 @@ void shard_engine_unref(shard_engine *engine);
 
 /* Whether engines take the parameter: it requires a gradient and is replicated on several ranks. */
 bool shard_engine_takes(const shard_tensor *parameter);
-/* Adds the parameters that belong to no engine. Collective over the parameters' replica groups. */
+/* Adds the parameters that belong to no engine; none of them after an error. Collective over the parameters' replica groups. */
 shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters);
+/* The number of its buckets; and removes those after the first `count`, whose parameters then belong to no engine. */
+int64_t shard_engine_buckets(const shard_engine *engine);
+void shard_engine_drop(shard_engine *engine, int64_t count);
+/* Whether a parameter of it has a gradient. */
+bool shard_engine_has_gradient(const shard_engine *engine);
 /* Moves the parameters of an engine of level NONE into buckets with these options. After an error the parameters are in no
  * bucket and belong to no engine. Collective over their replica groups. */
 shard_status shard_engine_partition(shard_engine *engine, shard_bucket_options options);

@@ -14,9 +14,9 @@
 #include "parallel/unshard.h"
 
 #include "autograd/autograd.h"
+#include "comm/preflight.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { MOST = 1 << 16 }; /* units of a sequence: a limit for forwards without a backward */
@@ -43,13 +43,11 @@ typedef struct sequence {
 struct shard_unshard_order {
     pthread_mutex_t lock;
     int refs;
-    unsigned forgotten; /* shard_unshard_forget's count when the order was used last */
+    unsigned forgotten; /* the count of joint errors when the order was used last */
     unshard *present;   /* those that have memory */
     sequence of[BACKWARD + 1];
     mode mode; /* in which a unit was needed last */
 };
-
-static atomic_uint forgotten;
 
 static pthread_mutex_t *lock(shard_unshard_order *order)
 {
@@ -158,18 +156,16 @@ void shard_unshard_evict_idle(shard_unshard_order *order)
     evict_others(order, NULL, false);
 }
 
-void shard_unshard_forget(void)
+/* Whether all ranks have received an error after the last use of the order. They may have been at different places then: each
+ * engine evicts its units and clears its order before its next gather, so that the ranks gather the same units again. While a
+ * rank has the error its gathers fail, and the next one of it does the same. */
+static bool forget_after_error(shard_unshard_order *order)
 {
-    atomic_fetch_add(&forgotten, 1);
-}
-
-/* Whether shard_unshard_forget was called after the last use of the order. */
-static bool forget_if_told(shard_unshard_order *order)
-{
-    unsigned now = atomic_load(&forgotten);
+    unsigned now = shard_joint_errors();
     if (order->forgotten == now)
         return false;
-    order->forgotten = now;
+    if (shard_last_status() == SHARD_OK)
+        order->forgotten = now;
     while (order->present)
         evict_now(order->present);
     forget_order(order);
@@ -190,7 +186,7 @@ static shard_status start(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
     HOLD(u->order);
-    forget_if_told(u->order);
+    forget_after_error(u->order);
     return begin(u);
 }
 
@@ -207,7 +203,7 @@ static shard_status wait(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
     HOLD(u->order);
-    if (forget_if_told(u->order))
+    if (forget_after_error(u->order))
         SHARD_TRY(begin(u));
     if (!u->arriving)
         return SHARD_OK;
@@ -248,7 +244,7 @@ shard_unshard_order *shard_unshard_order_create(void)
     shard_unshard_order *order = shard_calloc(1, sizeof *order);
     if (!order)
         return NULL;
-    *order = (shard_unshard_order){.refs = 1, .forgotten = atomic_load(&forgotten)};
+    *order = (shard_unshard_order){.refs = 1, .forgotten = shard_joint_errors()};
     pthread_mutex_init(&order->lock, NULL);
     return order;
 }

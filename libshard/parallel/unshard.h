@@ -24,8 +24,4 @@ void shard_unshard_evict_idle(shard_unshard_order *order);
 /* Ends a backward: no unit is prefetched before the step that follows. */
 void shard_unshard_end_pass(shard_unshard_order *order);
 
-/* Called after an error, at which ranks may have been at different places: each engine evicts its units and clears its
- * order before its next gather, so that the ranks gather the same units again. */
-void shard_unshard_forget(void);
-
 #endif
