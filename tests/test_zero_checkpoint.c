@@ -373,6 +373,31 @@ static int64_t count_names(const char *name)
     return count;
 }
 
+/* By a file of whole tensors, which does not have the state that never trained: of one rank, and of all. */
+static void relocates(shard_optimizer *adam, const char *name)
+{
+    shard_tensors *state = shard_optimizer_state_dict(adam), *all = shard_collect_state_dict(state, 0);
+    int rank = shard_group_rank(shard_world());
+    ck_assert_ptr_nonnull(all);
+    if (rank == 0)
+        check_ok(shard_save(all, scratch_path(name), NULL, .local = true));
+    check_ok(shard_barrier(shard_world()));
+    for (int root = -1; root <= 0; root++) {
+        shard_tensors *whole = root == -1 || rank == 0 ? shard_inspect(scratch_path(name), NULL) : NULL;
+        if (whole) {
+            ck_assert_int_eq(shard_tensors_count(whole), 3);
+            check_ok(shard_load(whole, scratch_path(name), .local = true));
+        }
+        shard_tensors *local = shard_relocate_state_dict(state, whole, .root = root);
+        ck_assert_msg(local != NULL, "%s", shard_last_error());
+        check_ok(shard_load_state_dict(state, local));
+        shard_tensors_destroy(local);
+        shard_tensors_destroy(whole);
+    }
+    shard_tensors_destroy(all);
+    shard_tensors_destroy(state);
+}
+
 /* What never trained has no state, in memory and in files; a file with it is loaded, and one
  * without it where that is not needed. */
 static void has_no_state(shard_group *world, void *context)
@@ -392,6 +417,7 @@ static void has_no_state(shard_group *world, void *context)
         check_ok(load_state(adam, "frozen.safetensors", false));
         ck_assert_int_eq(state_bytes(), stepped);
         ck_assert_int_eq(count_names("frozen.safetensors"), 3);
+        relocates(adam, "collected.safetensors");
 
         check_ok(shard_backward(shard_add(shard_sum(shard_mul(all[0], all[0])), shard_sum(all[1]))));
         check_ok(shard_step(whole));

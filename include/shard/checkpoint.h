@@ -239,7 +239,8 @@ typedef struct shard_relocate_options {
 /*
  * The reverse of shard_collect_state_dict: a list with the local shard of each tensor of `like`, taken from the whole
  * tensor in `whole`. It is placed as like's tensor and has whole's dtype; tensors that are not split are referenced,
- * not copied. Other names of whole are ignored. Errors: ARGUMENT, a missing name; SHAPE, another shape, or a tensor
+ * not copied. Other names of whole are ignored. State of parameters that were never stepped may be missing, as it is in files.
+ * Errors: ARGUMENT, a missing name; SHAPE, another shape, or a tensor
  * in whole that is not whole. The caller destroys the list. As torchshard.relocate_state_dict.
  * By default every rank has the whole tensors, and the call is not collective. With .root only the root's whole is
  * read, and it may be NULL on the other ranks. The tensors are sent in blocks, for which a rank needs 16 MiB in

@@ -153,7 +153,7 @@ static shard_status read_run(loading *l, filling *f, int64_t first, int64_t elem
             SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, memory, bytes, offset, summed));
             continue;
         }
-        SHARD_TRY(shard_file_read(&l->file, l->block, bytes, offset, summed));
+        SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, l->block, bytes, offset, summed));
         SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
     }
     if (f->verified)

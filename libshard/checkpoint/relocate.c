@@ -69,9 +69,17 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
 
 /* ---- every rank has the whole tensors ---- */
 
+/* State that nothing needs yet: files do not have it. */
+static bool may_be_missing(const shard_tensors *whole, const char *name, const shard_tensor *like)
+{
+    return shard_tensor_is_idle(like) && !shard_tensors_find(whole, name);
+}
+
 static shard_status take(shard_tensors *list, const char *name, const shard_tensor *like, const shard_tensors *whole)
 {
     SHARD_TRY(shard_check_not_partial("shard_relocate_state_dict", name, like));
+    if (may_be_missing(whole, name, like))
+        return shard_tensors_add_idle(list, name, like->shape, like, is_partitioned(like) ? like : NULL);
     shard_tensor *from = find_whole(whole, name, like);
     if (!from)
         return shard_last_status();
@@ -107,8 +115,9 @@ static shard_status describe(const shard_tensors *like, const shard_tensors *who
     if (!whole)
         return shard_null_argument("shard_relocate_state_dict", "whole");
     for (int64_t i = 0; i < shard_tensors_count(like); i++) {
-        const shard_tensor *from = find_whole(whole, shard_tensors_name(like, i), shard_tensors_at(like, i));
-        if (!from)
+        const char *name = shard_tensors_name(like, i);
+        const shard_tensor *of = shard_tensors_at(like, i), *from = of;
+        if (!may_be_missing(whole, name, of) && !(from = find_whole(whole, name, of)))
             return shard_last_status();
         kinds[i] = (uint8_t)(from->dtype | (shard_tensor_is_idle(from) ? IDLE : 0));
     }

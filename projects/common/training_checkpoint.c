@@ -184,15 +184,25 @@ static shard_status save_all(training_checkpoint *of, const shard_tensors *all, 
     return status;
 }
 
+/* The end of a run may come right after a save between steps. */
+static bool is_saved(const training_checkpoint *of, const training_position *at)
+{
+    const training_position *saved = &of->saved;
+    return of->has_saved && saved->epoch == at->epoch && saved->epoch_step == at->epoch_step && saved->step == at->step &&
+           saved->best == at->best;
+}
+
 shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best)
 {
-    if (!of->options->output)
+    if (!of->options->output || (!best && is_saved(of, at)))
         return SHARD_OK;
     shard_status status = finish_saves(&of->saves);
     double since = progress_clock();
     if (status == SHARD_OK)
         status = save_all(of, all, model, at, best);
+    of->saved = *at;
+    of->has_saved = status == SHARD_OK;
     of->saves.pause += progress_clock() - since;
     return status;
 }

@@ -56,6 +56,8 @@ typedef struct training_checkpoint {
     training_setting settings[TRAINING_MOST_SETTINGS];
     int count;
     training_saves saves;
+    training_position saved; /* of the last save, if there was one */
+    bool has_saved;
 } training_checkpoint;
 
 /* Add a setting; those beyond TRAINING_MOST_SETTINGS are an error (ARGUMENT). */

@@ -1,6 +1,7 @@
 /* --resume: which checkpoint, whether it is one of this run, and its position. */
 #include "training_checkpoint.h"
 #include "training_optimizers.h"
+#include "training_run.h"
 
 #include <shard/distributed.h>
 
@@ -150,7 +151,7 @@ static shard_status check_counts(const shard_tensors *loaded, const char *path, 
 /* The scaler's tensors are loaded if the run and the file have them. */
 static shard_status load_tensors(const training_checkpoint *of, const shard_tensors *tensors, const char *path, int64_t steps)
 {
-    shard_tensors *file = shard_inspect(path, NULL), *loaded = tensors ? shard_tensors_create() : NULL;
+    shard_tensors *file = shard_inspect(path, NULL), *loaded = shard_tensors_create();
     bool validates = of->epoch_steps == 0, scaler = shard_tensors_find(file, TRAINING_SCALER "scale") != NULL,
          unexpected = scaler;
     for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
@@ -159,11 +160,11 @@ static shard_status load_tensors(const training_checkpoint *of, const shard_tens
             shard_tensors_add(loaded, name, shard_tensors_at(tensors, i));
         unexpected = unexpected && !is_of_scaler(name);
     }
-    shard_status status = shard_last_status();
+    /* also by a rank that has an error of its own */
+    shard_status status = shard_load(loaded, path, .allow_unexpected = validates || unexpected, .convert = validates);
     if (status == SHARD_OK)
-        status = shard_load(loaded, path, .allow_unexpected = validates || unexpected, .convert = validates);
-    if (status == SHARD_OK)
-        status = check_counts(loaded, path, steps);
+        check_counts(loaded, path, steps);
+    status = shard_agree(shard_world());
     shard_tensors_destroy(loaded);
     shard_tensors_destroy(file);
     return status;
@@ -208,6 +209,23 @@ static shard_status is_there(const char *path, bool *there)
     return shard_last_status();
 }
 
+/* Whether the error of this rank, or of another one, is of the file: a rank alone may have read other bytes. Clears it then. */
+static bool is_damaged(progress *shown)
+{
+    double damaged = shard_last_status() == SHARD_ERROR_FORMAT;
+    shard_status status = shard_last_status();
+    char *text = strdup(shard_last_error());
+    shard_clear_error();
+    if (training_sum(&damaged, 1) != SHARD_OK)
+        damaged = 0;
+    else if (damaged > 0)
+        progress_say(shown, "%s; taking an older checkpoint", text ? text : "a checkpoint is damaged");
+    else
+        shard_error(status, "%s", text ? text : "no memory for an error's text");
+    free(text);
+    return damaged > 0;
+}
+
 /* The newest step's that is not damaged; *damaged: how many were. */
 static shard_status resume_step(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
                                 progress *shown, int64_t *damaged)
@@ -215,17 +233,14 @@ static shard_status resume_step(const training_checkpoint *of, const shard_tenso
     char path[PATH_MAX];
     for (int64_t step = INT64_MAX; step >= 0 && !*resumed;) {
         shard_status status = shard_latest_checkpoint(of->options->output, step, &step, path, sizeof path);
-        if (status == SHARD_OK && step >= 0) {
-            status = resume_file(of, tensors, path, at, shown);
-            *resumed = status == SHARD_OK;
-        }
-        if (status != SHARD_OK && status != SHARD_ERROR_FORMAT)
+        if (status != SHARD_OK)
             return status;
-        if (status == SHARD_ERROR_FORMAT) {
-            progress_say(shown, "%s; taking an older checkpoint", shard_last_error());
-            shard_clear_error();
-            ++*damaged;
-        }
+        if (step < 0)
+            break;
+        *resumed = resume_file(of, tensors, path, at, shown) == SHARD_OK;
+        if (!*resumed && !is_damaged(shown))
+            return shard_last_status();
+        *damaged += !*resumed;
     }
     return SHARD_OK;
 }

@@ -66,8 +66,7 @@ static shard_status compare_bits(joining *j, const shard_entry *entry, bool *sam
             SHARD_TRY(run_next(&other, j->blocks[1], bytes));
             *same = memcmp(j->blocks[0], j->blocks[1], (size_t)bytes) == 0;
         }
-        if (rank > 0)
-            source_close(&j->sources.at[rank]);
+        source_close(&j->sources.at[rank]);
     }
     return SHARD_OK;
 }
