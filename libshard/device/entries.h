@@ -176,7 +176,7 @@ SHARD_KERNEL_ENTRY(shard_status, batch_norm_unshift, shard_device *, int64_t row
 SHARD_KERNEL_ENTRY(shard_status, batch_norm_statistics, shard_device *, int64_t channels, double count, const double *shift,
                const double *sums, double eps, double momentum, void *running_mean, void *running_var, double *mean,
                double *rstd, shard_dtype)
-/* sums and statistics in one, of rows that no group shares, with the running mean as shift if there is one: the same bits. */
+/* sums and statistics in one, of rows that no group shares, with the first row as shift: the same bits. */
 SHARD_KERNEL_ENTRY(shard_status, batch_norm_measure, shard_device *, int64_t rows, int64_t channels, const void *x, double eps,
                double momentum, void *running_mean, void *running_var, double *mean, double *rstd, shard_dtype)
 /* mean and rstd from the running statistics. */

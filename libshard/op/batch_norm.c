@@ -104,23 +104,24 @@ typedef struct batch_norm {
     shard_tensor *y, *mean, *rstd;
 } batch_norm;
 
-/* [channels], float64: the running mean, which is close to the batch's mean. */
+/* [channels], float64: the first row, which is about as close to the batch's mean as any value of it. A running mean may be far
+ * away, or not finite after a batch that was not. */
 static shard_tensor *guess_mean(const batch_norm *b)
 {
     shard_tensor *guess = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
     void *memory[2];
-    if (!guess || !shard_load(SHARD_INPUTS(b->running_mean, guess), memory))
+    if (!guess || !shard_load(SHARD_INPUTS(b->x, guess), memory))
         return NULL;
-    return shard_result(guess, SHARD_RUN(guess, cast, b->channels, memory[0], b->running_mean->dtype, memory[1], SHARD_FLOAT64));
+    return shard_result(guess, SHARD_RUN(guess, cast, b->channels, memory[0], b->x->dtype, memory[1], SHARD_FLOAT64));
 }
 
 /* The sums of x and x^2 over this rank's rows; NULL with the error set. */
 static shard_tensor *local_sums(const batch_norm *b)
 {
     shard_tensor *sums = shard_workspace(b->x, 2 * b->channels, SHARD_FLOAT64);
-    shard_tensor *shift = b->running_mean ? guess_mean(b) : NULL;
+    shard_tensor *shift = b->rows ? guess_mean(b) : NULL;
     void *memory[3];
-    if (!sums || (b->running_mean && !shift) || !shard_load(SHARD_INPUTS(b->x, shift, sums), memory))
+    if (!sums || (b->rows && !shift) || !shard_load(SHARD_INPUTS(b->x, shift, sums), memory))
         return NULL;
     if (SHARD_RUN(sums, batch_norm_sums, b->rows, b->channels, memory[0], memory[1], memory[2], b->x->dtype) != SHARD_OK ||
         SHARD_RUN(sums, batch_norm_unshift, b->rows, b->channels, memory[1], memory[2]) != SHARD_OK)

@@ -213,15 +213,20 @@ template <class R> struct Statistics {
             follow(squares / (count - 1), &running_var[c]);
         }
     }
+};
 
-    /* The sums are about the running mean. */
+/* The same of sums about the first row. */
+template <class T> struct Measured {
+    Statistics<Real<T>> to;
+    const T *first; /* NULL: there are no rows */
+
     __device__ double shift_of(int64_t c) const
     {
-        return running_mean ? (double)running_mean[c] : 0;
+        return first ? (double)to_real(first[c]) : 0;
     }
     __device__ void take(int64_t c, double sum, double squares) const
     {
-        set(c, shift_of(c), sum, squares);
+        to.set(c, shift_of(c), sum, squares);
     }
 };
 
@@ -256,8 +261,8 @@ shard_status shard_cuda_batch_norm_measure(shard_device *device, int64_t rows, i
         [&](auto t, auto n) {
             using T = decltype(t);
             using R = Real<T>;
-            BatchNormSums<T, n(), Statistics<R>> form = {
-                (const T *)x, channels, {(double)rows, eps, momentum, (R *)running_mean, (R *)running_var, mean, rstd}};
+            Statistics<R> to = {(double)rows, eps, momentum, (R *)running_mean, (R *)running_var, mean, rstd};
+            BatchNormSums<T, n(), Measured<T>> form = {(const T *)x, channels, {to, rows ? (const T *)x : NULL}};
             return run_sums<n()>(device, form, rows, channels);
         },
         x);

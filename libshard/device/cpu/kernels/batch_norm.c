@@ -234,12 +234,12 @@ shard_status KERNEL(batch_norm_measure)(shard_device *device, int64_t rows, int6
 {
     size_t bytes = 3 * (size_t)(channels ? channels : 1) * sizeof(double);
     double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
-    double *shift = running_mean && sums ? sums + 2 * channels : NULL;
+    double *shift = rows && sums ? sums + 2 * channels : NULL;
     if (!sums)
         return shard_last_status();
-    for (int64_t c = 0; shift && c < channels; c++)
-        shift[c] = dtype == SHARD_FLOAT64 ? ((const double *)running_mean)[c] : (double)((const float *)running_mean)[c];
-    shard_status status = KERNEL(batch_norm_sums)(device, rows, channels, x, shift, sums, dtype);
+    shard_status status = shift ? device->ops->cast(device, channels, x, dtype, shift, SHARD_FLOAT64) : SHARD_OK;
+    if (status == SHARD_OK)
+        status = KERNEL(batch_norm_sums)(device, rows, channels, x, shift, sums, dtype);
     if (status == SHARD_OK)
         status = KERNEL(batch_norm_statistics)(device, channels, (double)rows, shift, sums, eps, momentum, running_mean,
                                                running_var, mean, rstd, dtype);

@@ -41,7 +41,8 @@ static void R(sum_tile)(const void *context, int64_t outer, int64_t first, int64
     const dim_sums *s = context;
     int64_t at = outer * s->axis.size * s->axis.inner + first, to = outer * s->axis.inner + first;
     real buffer[SPAN], result[SPAN];
-    double sum[SPAN] = {0};
+    double sum[SPAN];
+    memset(sum, 0, (size_t)count * sizeof *sum);
     for (int64_t k = 0; k < s->axis.size; k++, at += s->axis.inner) {
         const real *x = R(load)(s->dtype, s->from, at, count, buffer);
 #pragma omp simd
@@ -86,6 +87,8 @@ static void R(spread_tile)(const void *context, int64_t outer, int64_t first, in
 
 #include "device/cpu/kernels/axis.h"
 #include "device/cpu/kernels/map.h"
+
+#include <string.h>
 
 /* Items of each_along that keep the threads busy. */
 enum { ENOUGH_ITEMS = 64 };
