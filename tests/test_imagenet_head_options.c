@@ -81,6 +81,17 @@ START_TEST(test_margin_as_plain)
 }
 END_TEST
 
+/* A weight that ZeRO 3 streams in row blocks. */
+START_TEST(test_streamed_margin)
+{
+    static const char options[] = EXACT "--num-classes 8300 --margin arcface:0.5 --margin-scale 16 --head-optimizer sgd --wd 0";
+    const char *sample = _i ? "--sample-rate 0.2" : "";
+    check_runs("", "%s %s --steps 3 --metrics one.json", options, sample);
+    check_runs(shardrun(2), "%s %s --steps 3 --metrics two.json --enable-zero-optim 3 --bucket-mib 1", options, sample);
+    check_metrics_agree("one.json", "two.json", 1e-6);
+}
+END_TEST
+
 /* Validation takes neither a margin nor a sample: only the scale of the cosines is in its loss. */
 START_TEST(test_validation)
 {
@@ -182,6 +193,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(more, test_on_ranks_and_resumed, FIRST, SETTINGS);
     tcase_add_loop_test(tcase, test_on_ranks_and_resumed, 0, FIRST);
     tcase_add_test(tcase, test_margin_as_plain);
+    tcase_add_loop_test(tcase, test_streamed_margin, 0, 2);
     tcase_add_test(tcase, test_validation);
     tcase_add_test(tcase, test_sample_of_folder);
     tcase_add_test(tcase, test_skips_both);

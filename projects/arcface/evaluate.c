@@ -138,11 +138,12 @@ static shard_status report(trainer *run, const validation_set *set, const outcom
     static const char *const tar_names[VERIFICATION_FARS] = {"tar_far_1e3", "tar_far_1e4", "tar_far_1e5"};
     char names[METRICS_MOST_VALUES][96], text[256] = "";
     int count = 0;
+    shard_range local = shard_split_range(result->images, shard_group_size(shard_world()), shard_group_rank(shard_world()));
     metrics_entry entry = {.validation = true,
                            .step = run->base.at.step,
                            .epoch = run->base.at.epoch,
                            .samples = result->images,
-                           .local_samples = result->images / shard_group_size(shard_world()),
+                           .local_samples = local.size,
                            .seconds = result->seconds};
     add_value(&entry, names, &count, set->name, "accuracy", result->pairs.accuracy);
     add_value(&entry, names, &count, set->name, "deviation", result->pairs.deviation);

@@ -87,7 +87,9 @@ static shard_status compute_range(trainer *run, const char *title, image_source 
         signals = interrupt_signal() != 0;
         if (status == SHARD_OK)
             status = training_sum(&signals, 1);
-        snprintf(text, sizeof text, "%.1f images/s", (double)(part.start + part.size) / (progress_clock() - begun));
+        double share = range.size ? (double)(part.start + part.size) / (double)range.size : 1;
+        snprintf(text, sizeof text, "%.1f images/s",
+                 share * (double)images.images / (progress_clock() - begun)); /* of all ranks */
         progress_step(&run->base.progress, title, step + 1, steps, text);
     }
     free_bench(&own);

@@ -50,8 +50,15 @@ shard_tensor *network_loss(shard_module *network, const options *wanted, shard_t
     SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
     {
         shard_tensor *x = shard_cast(features, head_dtype(&wanted->head, &wanted->training));
-        shard_tensor *logits = shard_forward(shard_module_child(network, NETWORK_CLASSIFIER), x);
-        if (m->cosines)
+        shard_module *classifier = shard_module_child(network, NETWORK_CLASSIFIER);
+        /* A weight that ZeRO 3 streams in row blocks gives logits in memory, whose rows cannot be normalized any more. */
+        bool streams = m->cosines && wanted->training.zero == 3;
+        shard_tensor *logits = streams ? NULL : shard_forward(classifier, x);
+        if (streams)
+            loss = shard_linear_cross_entropy(x, shard_module_tensor(classifier, "weight"), NULL, labels,
+                                              .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes, .normalized = true,
+                                              .margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
+        else if (m->cosines)
             loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
                                        .normalized = true,
                                        .margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));

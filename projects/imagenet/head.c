@@ -116,24 +116,44 @@ static shard_tensor *unit_rows(shard_tensor *x)
     return shard_normalize(x, 1, NORM_EPS);
 }
 
+/* A classifier's weight that ZeRO 3 streams in row blocks gives logits in memory, whose rows cannot be normalized any more. */
+static shard_tensor *cosine_loss(trainer *run, shard_tensor *x, shard_tensor *labels, double label_smoothing)
+{
+    const options *wanted = run->options;
+    const margin_options *m = &wanted->margin;
+    const struct head *head = run->head;
+    shard_tensor *weight = shard_module_tensor(head->layer, "weight");
+    shard_cross_entropy_options set = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    set.reduction = SHARD_REDUCTION_SUM;
+    set.label_smoothing = label_smoothing;
+    set.sample = run->sample.classes;
+    set.normalized = head->fused;
+    set.stash_share = wanted->head.stash;
+    set.stash_dtype = (shard_dtype)wanted->head.stash_dtype;
+    set.margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3);
+    if (head->fused && wanted->training.zero == 3)
+        return shard_linear_cross_entropy_with(x, weight, NULL, labels, &set, NULL);
+    shard_tensor *logits =
+        head->fused ? shard_forward(head->layer, x) : shard_parallel_linear(unit_rows(x), unit_rows(weight), NULL);
+    if (!head->fused && head->dtype == SHARD_BFLOAT16)
+        logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
+    shard_tensor *loss = shard_cross_entropy_with(logits, labels, &set, NULL);
+    shard_release(logits);
+    return loss;
+}
+
 /* Neither a margin nor a sample has the labels' ranks of all classes. */
 static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *labels, double label_smoothing,
                                    shard_tensor **ranks)
 {
     const options *wanted = run->options;
-    const margin_options *m = &wanted->margin;
     struct head *head = run->head;
-    bool normalized = m->cosines && !head->fused; /* here; a classifier's loss normalizes tiles of the weight */
-    shard_tensor *weight = shard_module_tensor(head->layer, "weight"), *logits, *loss;
-    logits = normalized ? shard_parallel_linear(unit_rows(x), unit_rows(weight), NULL) : shard_forward(head->layer, x);
+    if (wanted->margin.cosines)
+        return cosine_loss(run, x, labels, label_smoothing);
+    shard_tensor *logits = shard_forward(head->layer, x), *loss;
     if (!head->fused && head->dtype == SHARD_BFLOAT16)
         logits = shard_cast(logits, SHARD_FLOAT32); /* a loss has its logits' dtype */
-    if (m->cosines)
-        loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
-                                   .sample = run->sample.classes, .normalized = head->fused, .stash_share = wanted->head.stash,
-                                   .stash_dtype = (shard_dtype)wanted->head.stash_dtype,
-                                   .margin = SHARD_MARGIN(.scale = wanted->margin.scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
-    else if (run->sample.classes)
+    if (run->sample.classes)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
                                    .sample = run->sample.classes, .sample_correction = run->sample.correction,
                                    .stash_share = wanted->head.stash, .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
