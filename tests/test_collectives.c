@@ -295,6 +295,11 @@ static void reduces_summands(shard_group *world, void *context)
             check_error(SHARD_ERROR_UNSUPPORTED, "rank 0: shard_all_reduce: no rule *");
             check_sum(x, world, SHARD_LOCAL, 10);
         }
+        ck_assert_int_eq(shard_broadcast(summand(rank, world), 1, model), SHARD_ERROR_UNSUPPORTED);
+        check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_broadcast: no rule *");
+        x = summand(rank, model);
+        check_ok(shard_broadcast(x, 1, data)); /* summands of another group's sum */
+        check_sum(x, model, SHARD_LOCAL, 7);
         x = rank == 1 ? summand(rank, world) : shard_ones(SHARD_SHAPE(2));
         ck_assert_int_ne(shard_all_reduce(x, SHARD_MAX, world), SHARD_OK);
         check_error(rank == 1 ? SHARD_ERROR_UNSUPPORTED : SHARD_ERROR_PEER, "rank 1: shard_all_reduce: no rule *");

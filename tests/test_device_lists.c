@@ -182,21 +182,24 @@ END_TEST
 
 /* ---- rows of a list ---- */
 
-enum { ROWS = 60, LISTED = 24, FEW_COLUMNS = 12, MANY_COLUMNS = 33 };
+enum { ROWS = 60, LISTED = 24, FEW_COLUMNS = 12, MANY_COLUMNS = 33, LISTED_STATES = 3, LISTED_ARRAYS = LISTED_STATES + 2 };
+enum { LISTED_MOMENTUM, LISTED_ADAM, LISTED_ROWWISE, LISTED_AMSGRAD, LISTED_KINDS };
 
 /* Arrays of a matrix and the gradient of the listed rows. */
 typedef struct listed {
     float *gradient;
-    char *array[4]; /* the value, two states and the compensation */
+    char *array[LISTED_ARRAYS]; /* the value, three states and the compensation */
     shard_update update;
 } listed;
 
 static listed listed_new(int64_t columns, const shard_update_types *types, bool compensates)
 {
-    const shard_dtype dtypes[] = {types->value, types->state[0], types->state[1], types->value};
+    const shard_dtype dtypes[] = {types->value, types->state[0], types->state[1], types->state[2], types->value};
     listed l = {.gradient = array_noise(LISTED * columns, SHARD_FLOAT32, 1, -1, 1)};
-    for (int k = 0; k < 4; k++)
-        l.array[k] = array_noise(ROWS * columns, dtypes[k], 2 + (uint64_t)k, k == 3 ? -0.001 : 0.01, k == 3 ? 0.001 : 1);
+    for (int k = 0; k < LISTED_ARRAYS; k++) {
+        bool small = k == LISTED_ARRAYS - 1;
+        l.array[k] = array_noise(ROWS * columns, dtypes[k], 2 + (uint64_t)k, small ? -0.001 : 0.01, small ? 0.001 : 1);
+    }
     l.update = (shard_update){.size = LISTED * columns,
                               .columns = columns,
                               .lr = 0.01,
@@ -204,8 +207,8 @@ static listed listed_new(int64_t columns, const shard_update_types *types, bool 
                               .step = 4,
                               .gradient = l.gradient,
                               .value = l.array[0],
-                              .state = {l.array[1], l.array[2]},
-                              .compensation = compensates ? l.array[3] : NULL,
+                              .state = {l.array[1], l.array[2], l.array[3]},
+                              .compensation = compensates ? l.array[LISTED_ARRAYS - 1] : NULL,
                               .key = 5};
     return l;
 }
@@ -214,11 +217,12 @@ static const shard_rowwise_arguments rowwise = {.adam = true, .beta1 = 0.9, .bet
 
 static shard_status run_listed(shard_device *device, int kind, const shard_update *u, shard_update_types types)
 {
-    if (kind == 0)
+    shard_adam_arguments adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .amsgrad = kind == LISTED_AMSGRAD};
+    if (kind == LISTED_MOMENTUM)
         return device->ops->sgd(device, 1, u, &(shard_sgd_arguments){.momentum = 0.9}, types);
-    if (kind == 1)
-        return device->ops->adam(device, 1, u, &(shard_adam_arguments){.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3}, types);
-    return device->ops->rowwise(device, 1, u, &rowwise, types);
+    if (kind == LISTED_ROWWISE)
+        return device->ops->rowwise(device, 1, u, &rowwise, types);
+    return device->ops->adam(device, 1, u, &adam, types);
 }
 
 /* The update of one row of the list alone, at its place. */
@@ -229,9 +233,12 @@ static shard_update row_of(const listed *l, int kind, const shard_update_types *
     u.size = columns;
     u.gradient = l->gradient + at * columns;
     u.value = l->array[0] + (size_t)(row * columns) * shard_dtype_size(types->value);
-    for (int k = 0; k < 2; k++)
-        u.state[k] = l->array[k + 1] + (size_t)(kind == 2 && k == 0 ? row : row * columns) * shard_dtype_size(types->state[k]);
-    u.compensation = u.compensation ? l->array[3] + (size_t)(row * columns) * shard_dtype_size(types->value) : NULL;
+    for (int k = 0; k < LISTED_STATES; k++) {
+        int64_t first = kind == LISTED_ROWWISE && k == 0 ? row : row * columns;
+        u.state[k] = l->array[k + 1] + (size_t)first * shard_dtype_size(types->state[k]);
+    }
+    if (u.compensation)
+        u.compensation = l->array[LISTED_ARRAYS - 1] + (size_t)(row * columns) * shard_dtype_size(types->value);
     u.place.first = row * columns;
     return u;
 }
@@ -241,9 +248,9 @@ START_TEST(listed_rows)
 {
     enum { FIRST_ROW = 7 };
     const shard_update_types types[] = {
-        {SHARD_FLOAT32, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_FLOAT32}},
-        {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_BFLOAT16}, .stochastic = true},
-        {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_BFLOAT16}},
+        {SHARD_FLOAT32, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_FLOAT32, SHARD_FLOAT32}},
+        {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_BFLOAT16, SHARD_BFLOAT16}, .stochastic = true},
+        {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_BFLOAT16, SHARD_BFLOAT16}},
     };
     int kind = _i / 3;
     shard_update_types of = types[_i % 3];
@@ -266,9 +273,10 @@ START_TEST(listed_rows)
             }
             ck_assert_int_eq(device->ops->synchronize(device), SHARD_OK);
             check_same(of.value, ROWS * columns, whole.array[0], single.array[0], "values");
-            check_same(of.state[0], ROWS * columns, whole.array[1], single.array[1], "first states");
-            check_same(of.state[1], ROWS * columns, whole.array[2], single.array[2], "second states");
-            check_same(of.value, ROWS * columns, whole.array[3], single.array[3], "compensations");
+            for (int k = 0; k < LISTED_STATES; k++)
+                check_same(of.state[k], ROWS * columns, whole.array[k + 1], single.array[k + 1], "states");
+            check_same(of.value, ROWS * columns, whole.array[LISTED_ARRAYS - 1], single.array[LISTED_ARRAYS - 1],
+                       "compensations");
             ck_assert_msg(memcmp(whole.array[0], before, (size_t)columns * shard_dtype_size(of.value)) == 0,
                           "row 0 is not listed");
             int64_t last = (rows[LISTED - 1] - FIRST_ROW + 1) * columns;
@@ -284,6 +292,6 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, a_list_is_its_items, 0, 4 * STEPS);
     tcase_add_loop_test(all, square_sums, 0, 4);
-    tcase_add_loop_test(all, listed_rows, 0, 9);
+    tcase_add_loop_test(all, listed_rows, 0, 3 * LISTED_KINDS);
     return test_run(suite);
 }

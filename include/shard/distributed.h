@@ -146,7 +146,7 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 /* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of
  * the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group,
  * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. SHARD_MAX and SHARD_MIN
- * of a PARTIAL x would be those of summands: they are refused (UNSUPPORTED). */
+ * of a PARTIAL x, and a broadcast between ranks of its pending sum, would be those of summands: they are refused (UNSUPPORTED). */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

@@ -108,6 +108,10 @@ shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
         shard_null_argument("shard_broadcast", "x");
         return shard_group_fail(group);
     }
+    if (x->placement.kind == SHARD_PARTIAL && shard_group_common(x->placement.group, group) > 1) {
+        shard_refuse_placement("shard_broadcast", x);
+        return shard_group_fail(group);
+    }
     shard_agree_on_shape(x->shape.ndim, x->shape.dim);
     return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
 }
