@@ -7,7 +7,6 @@
 #include "arguments.h"
 #include "clock.h"
 
-
 #include <shard/shard.h>
 
 #include <stdio.h>
@@ -43,13 +42,13 @@ static double step_seconds(shard_module *model, shard_tensors *parameters, shard
 
 int main(int argc, char **argv)
 {
-    if (argc < 4) {
+    shard_dtype mode = argc < 6 ? SHARD_FLOAT32 : strcmp(argv[5], "float16") == 0 ? SHARD_FLOAT16 : SHARD_BFLOAT16;
+    if (argc < 4 || (mode == SHARD_BFLOAT16 && strcmp(argv[5], "bfloat16") != 0)) {
         fprintf(stderr, "usage: bench_backbone ARCH SIZE BATCH [SECONDS [bfloat16 | float16]]\n");
         return 2;
     }
     int64_t size = whole_argument(argv[2]), batch = whole_argument(argv[3]);
     double seconds = argc > 4 ? number_argument(argv[4]) : 20.0;
-    shard_dtype mode = argc < 6 ? SHARD_FLOAT32 : strcmp(argv[5], "float16") == 0 ? SHARD_FLOAT16 : SHARD_BFLOAT16;
     shard_init(NULL, NULL);
     shard_module *model = shard_resnet(argv[1], 1000);
     shard_tensors *parameters = shard_parameters(model);
@@ -61,7 +60,8 @@ int main(int argc, char **argv)
         int steps = 0;
         while (steps < MOST_STEPS && shard_last_status() == SHARD_OK && (steps < 3 || now() - start < seconds))
             times[steps++] = step_seconds(model, parameters, x, labels, mode);
-        printf("%s %lld %lld %.2f images/s\n", argv[1], (long long)size, (long long)batch, (double)batch / median_of(times, steps));
+        if (shard_last_status() == SHARD_OK)
+            printf("%s %lld %lld %.2f images/s\n", argv[1], (long long)size, (long long)batch, (double)batch / median_of(times, steps));
     }
     shard_tensors_destroy(parameters);
     shard_module_destroy(model);

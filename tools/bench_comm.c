@@ -38,10 +38,10 @@ static void run_once(shard_group *world, int bench, float *data, float *other, i
 
 static void measure(shard_group *world, int bench, int64_t bytes, int repetitions)
 {
-    int64_t count = bytes / 4, counts[256];
+    int64_t count = bytes / 4, *counts = calloc((size_t)world->size, sizeof *counts);
     float *data = malloc((size_t)bytes + 4), *other = malloc((size_t)bytes + 4);
     double *seconds = calloc((size_t)repetitions, sizeof *seconds);
-    if (!data || !other || !seconds)
+    if (!counts || !data || !other || !seconds)
         exit(1);
     memset(data, 0, (size_t)bytes);
     memset(other, 0, (size_t)bytes);
@@ -60,6 +60,7 @@ static void measure(shard_group *world, int bench, int64_t bytes, int repetition
     if (world->rank == 0)
         printf("%-5s %d ranks %-15s %9lld B %10.1f us %8.2f GB/s\n", shard_group_transport(world), world->size, names[bench],
                (long long)bytes, 1e6 * median, bench ? 1e-9 * (double)bytes / median : 0.0);
+    free(counts);
     free(data);
     free(other);
     free(seconds);

@@ -138,9 +138,10 @@ static void bench(const char *name, network net, shard_dtype dtype)
 int main(int argc, char **argv)
 {
     int64_t batch = argc > 1 ? whole_argument(argv[1]) : 32, size = argc > 2 ? whole_argument(argv[2]) : 224;
-    shard_dtype dtype = SHARD_FLOAT32;
-    for (int i = 0; argc > 3 && i < SHARD_DTYPES; i++) {
-        if (strcmp(argv[3], shard_dtype_name((shard_dtype)i)) == 0)
+    const char *name = argc > 3 ? argv[3] : "float32";
+    shard_dtype dtype = SHARD_INT64; /* none of a product */
+    for (int i = 0; i < SHARD_DTYPES; i++) {
+        if (strcmp(name, shard_dtype_name((shard_dtype)i)) == 0)
             dtype = (shard_dtype)i;
     }
     if (size < 32 || !shard_dtype_is_float(dtype)) {

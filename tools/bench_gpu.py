@@ -44,7 +44,7 @@ class TimeOver(Exception):
 class Bench:
     def __init__(self, path, limit):
         self.path, self.deadline = path, time.monotonic() + limit
-        self.done = {(line["name"], line.get("way")) for line in gpu_report.lines_of(path)}
+        self.done = {(line["name"], line.get("way")) for line in gpu_report.lines_of(path) if "error" not in line}
 
     def has(self, name, way):
         return (name, way) in self.done

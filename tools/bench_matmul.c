@@ -60,9 +60,10 @@ int main(int argc, char **argv)
 {
     int64_t rows = argc > 1 ? whole_argument(argv[1]) : 64, features = argc > 2 ? whole_argument(argv[2]) : 512;
     int64_t classes = argc > 3 ? whole_argument(argv[3]) : 500000;
-    shard_dtype dtype = SHARD_FLOAT32;
-    for (int i = 0; argc > 4 && i < SHARD_DTYPES; i++) {
-        if (strcmp(argv[4], shard_dtype_name((shard_dtype)i)) == 0)
+    const char *name = argc > 4 ? argv[4] : "float32";
+    shard_dtype dtype = SHARD_INT64; /* none of a product */
+    for (int i = 0; i < SHARD_DTYPES; i++) {
+        if (strcmp(name, shard_dtype_name((shard_dtype)i)) == 0)
             dtype = (shard_dtype)i;
     }
     if (!shard_dtype_is_float(dtype)) {

@@ -157,6 +157,15 @@ def check_build(findings, bundle):
                      "apt install it, or bring tools/bundle's folder, --bundle DIR"), header not in ("jpeglib.h", "png.h"))
 
 
+def runs_on(kind, code):
+    """Whether code for sm_N or compute_N runs on a GPU of sm_M: of the same major version up to M, or compiled anew from PTX. That of
+    sm_90a runs on 9.0 alone."""
+    number, of_gpu = version_of(kind), version_of(code)
+    if kind == code or kind.endswith("a"):
+        return kind.rstrip("a") == code
+    return number <= of_gpu and (kind.startswith("compute_") or number[0] // 10 == of_gpu[0] // 10)
+
+
 def check_prebuilt(findings, folder, gpus):
     path = pathlib.Path(folder) / "pack.json"
     pack = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -168,7 +177,7 @@ def check_prebuilt(findings, folder, gpus):
     for row in gpus:
         kinds = pack.get("gencode", [])
         code = "sm_" + row["compute_cap"].replace(".", "")
-        findings.add(not kinds or code in kinds or any(kind.startswith("compute_") and version_of(kind) <= version_of(code) for kind in kinds),
+        findings.add(not kinds or any(runs_on(kind, code) for kind in kinds),
                      f"the binaries are for {row['name']}", f"the binaries are for {', '.join(kinds)}, not for {code}: pack a build of -Dgencode={code}")
     for library in LIBRARIES:
         if pack.get("emulated") or (pathlib.Path(folder) / "tests/support/cuda_emulation").is_dir():

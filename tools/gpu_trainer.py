@@ -72,7 +72,8 @@ def main():
     if not (options.build / "projects/imagenet/imagenet").exists():
         (options.results / "skipped-trainer.txt").write_text("the trainer was not built: libjpeg or libpng is missing\n", encoding="utf-8")
         return 0
-    before = {run["name"]: run for run in gpu_report.object_of(options.results / "trainer.json").get("runs", []) if run["verdict"] == "agrees"}
+    found = gpu_report.object_of(options.results / "trainer.json")
+    before = {run["name"]: run for run in found.get("runs", []) if run["verdict"] == "agrees" and found.get("small") == options.small}
     for index, (name, _, _, tolerance) in enumerate(RUNS):
         if name in before:
             runs.append(before[name])
@@ -89,7 +90,7 @@ def main():
         good = good and code == 0 and verdict == "agrees"
         runs.append({"name": name, "first": values[0] if values else None, "last": values[-1] if values else None,
                      "difference": None if difference is None else float(f"{difference:.2g}"), "seconds": seconds, "verdict": verdict})
-        (options.results / "trainer.json").write_text(json.dumps({"runs": runs}, indent=1), encoding="utf-8")
+        (options.results / "trainer.json").write_text(json.dumps({"small": options.small, "runs": runs}, indent=1), encoding="utf-8")
         print(f"{name}: {verdict}, {runs[-1]['difference']}, {seconds} s", flush=True)
     return 0 if good else 1
 

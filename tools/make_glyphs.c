@@ -34,7 +34,7 @@ void *must(void *memory)
 
 void run_threads(job *all, void *(*body)(void *), long first)
 {
-    pthread_t threads[1024];
+    pthread_t threads[MAX_THREADS];
     long started = 0;
     all->next = first;
     while (started < all->set->threads && pthread_create(&threads[started], NULL, body, all) == 0)

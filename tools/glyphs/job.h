@@ -8,6 +8,7 @@
 
 #define MAX_RANGES 64
 #define MAX_NAMES 256
+#define MAX_THREADS 1024
 
 typedef struct range {
     uint32_t first, last;

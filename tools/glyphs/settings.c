@@ -85,7 +85,7 @@ static void parse_option(settings *set, int option)
         set->variants = parse_number("variants", optarg, 1, 1000);
         break;
     case 'j':
-        set->threads = parse_number("threads", optarg, 1, 1024);
+        set->threads = parse_number("threads", optarg, 1, MAX_THREADS);
         break;
     case 'l':
         set->list = true;
@@ -112,6 +112,7 @@ settings parse_arguments(int argc, char **argv)
         {"help", no_argument, NULL, 'h'},           {0},
     };
     settings set = {.min_fonts = 2, .size = 32, .variants = 1, .threads = sysconf(_SC_NPROCESSORS_ONLN)};
+    set.threads = set.threads < MAX_THREADS ? set.threads : MAX_THREADS;
     int option;
     while ((option = getopt_long(argc, argv, "j:h", options, NULL)) != -1)
         parse_option(&set, option);
