@@ -19,8 +19,9 @@ typedef struct shard_group_sampler shard_group_sampler;
 
 /*
  * For steps with a different number of samples on each rank: the last one of an epoch or, with EXACT, a batch that the ranks
- * do not divide. The average of mean losses is right with PAD and DROP. With EXACT each rank takes the sum over its samples,
- * divided by the average number of samples of a rank (docs/data-parallel.md):
+ * do not divide. The average of mean losses is right with PAD and DROP. With EXACT each loss is the sum over its samples,
+ * divided by the average number of samples of a loss (docs/data-parallel.md). Ranks whose rows are gathered have one loss
+ * together; data_group below has one rank for each loss:
  *     loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM);
  *     loss = shard_scale(loss, (double)shard_group_size(data_group) / (double)shard_group_sampler_last_batch_size(sampler));
  */

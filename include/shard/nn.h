@@ -116,7 +116,8 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. A loss does not see what
  * was written through shard_data of the logits; it sees shard_copy_from_host. shard_zero_grad and shard_step free the tensor of
- * shard_grad. In evaluation, in SHARD_NO_GRAD and in a graph's capture the module is a plain layer; the last eager step before
+ * shard_grad. In evaluation, in SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks
+ * (docs/zero.md), the module is a plain layer, whose logits are in memory; the last eager step before
  * a capture is made in evaluation, so that the gradient is in memory. NULL with the error set. Not collective. As a
  * torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward.
  */
@@ -217,6 +218,9 @@ SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shar
 
 /* ---- activations, dropout, pooling ---- */
 
+/* In this section: NULL with the error set. Not collective. Errors: ARGUMENT, p outside [0, 1]; kernel, stride and padding are
+ * checked in the forward. */
+
 /* Modules of shard_relu, shard_gelu and shard_dropout (in training; in evaluation x itself). */
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
@@ -258,7 +262,8 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * values were not needed yet never makes the whole. *module may be replaced; a child is replaced in its parent too.
  * Sets *converted (NULL is fine) to the number of layers. Call it before data parallel and optimizers are made.
  * Errors: ARGUMENT, no layer matches, or only split layers, or split is neither ROW nor COLUMN; MISMATCH, layers
- * differ between ranks. Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
+ * differ between ranks. *converted is unchanged then, and layers that were converted before the error stay so. Collective
+ * over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
 SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
                                                                    shard_group *group, int *converted);

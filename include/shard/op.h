@@ -10,7 +10,8 @@
  * placements are refused (UNSUPPORTED).
  *
  * A rank that has failed still takes part in the collectives of its step, so that all ranks fail with
- * one text. No operation waits for a GPU, except shard_to_device for the GPU that it copies from; an error that
+ * one text. No operation waits for a GPU, except shard_to_device for the GPU that it copies from, and a loss with .sample for
+ * the GPU that has the labels. An error that
  * only the GPU sees (a label or an index out of range) is reported by the next call that waits for it, or
  * by a later collective. docs/errors.md describes both, and how a program continues after an error.
  */
@@ -38,9 +39,12 @@ SHARD_BEGIN_C
  *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
  *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
  *                 shard_pow, shard_pow_scalar, shard_mse_loss: 16-bit operands are cast.
- *   the loss      shard_cross_entropy reads 16-bit logits without a float32 copy. Its sums and its
- *                 result are float32 or wider, the gradient of the logits is 16-bit. If class weights or
- *                 probabilities have another type, all are cast to the widest.
+ *   the loss      shard_cross_entropy, and shard_binary_cross_entropy_with_logits with a reduction, read 16-bit logits
+ *                 without a float32 copy. Their sums and results are float32 or wider, the gradient of the logits is 16-bit.
+ *                 If class weights or probabilities have another type, all are cast to the widest.
+ *   a head        shard_linear_cross_entropy, shard_linear_binary_cross_entropy, shard_linear_top_k: a float32 x is cast to 16
+ *                 bits. A float32 weight stays float32 in memory, and its tiles are rounded to 16 bits for the products. The
+ *                 gradients of a float32 x and of the weight are float32.
  *   the widest    shard_add, shard_sub, shard_mul, shard_div, shard_minimum, shard_maximum,
  *                 shard_where, comparisons, shard_add_at_labels, shard_concatenate, the residual of
  *                 shard_batch_norm: the wider one of two floating types (float32 for the two 16-bit types).
@@ -176,8 +180,8 @@ SHARD_API shard_tensor *shard_clone(shard_tensor *x);
 SHARD_API shard_tensor *shard_to_device(shard_tensor *x, shard_device *device);
 /* Zeroes elements with probability p and scales the others by 1 / (1 - p), as torch.nn.functional.dropout. Takes the
  * thread's next draw. The choice depends on the element's index in the whole tensor, so that a split tensor has the
- * values of the whole one. A tensor that is split along a dimension between the first and the last is refused
- * (UNSUPPORTED). */
+ * values of the whole one. Errors: ARGUMENT, p outside [0, 1]; UNSUPPORTED, a tensor that is split along a dimension between
+ * the first and the last. */
 SHARD_API shard_tensor *shard_dropout(shard_tensor *x, double p);
 /* The sum and the mean of all elements, a scalar. A split x gives PARTIAL: this rank's summand of the whole tensor's
  * sum or mean. */

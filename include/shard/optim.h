@@ -189,8 +189,9 @@ SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, cons
  * of a matrix, along dimension 0, in float32. Tensors of fewer than two dimensions have it for each element. They step
  * deferred gradients row by row as the others do.
  *
- * Each rank needs whole rows: a parameter that is split along another dimension than 0 is an error (UNSUPPORTED), and
- * under shard_zero_optimizer, or shard_data_parallel with a .stage, whole parameters are partitioned (SHARD_ZERO_WHOLE).
+ * Each rank needs whole rows: a parameter that is split along another dimension than 0 is an error (UNSUPPORTED). Under
+ * shard_zero_optimizer, and shard_data_parallel with a .stage, set .partition = SHARD_ZERO_WHOLE: shard_zero_optimizer refuses
+ * SHARD_ZERO_EVEN, and shard_data_parallel a range that cuts a row (UNSUPPORTED).
  */
 typedef struct shard_rowwise_adagrad_options {
     size_t size;
@@ -294,7 +295,9 @@ typedef struct shard_clip_options {
  * clipping). That step and shard_optimizer_zero_grad clear it; shard_zero_grad of a parameter does not.
  * *norm (NULL: not wanted) becomes the norm. Without it and without error_if_nonfinite the host waits for no GPU, unless
  * the ranks' sums go through host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error
- * (ARGUMENT) on every rank with error_if_nonfinite; call shard_optimizer_zero_grad after it. Collective over the world.
+ * (ARGUMENT) on every rank with error_if_nonfinite; call shard_optimizer_zero_grad after it. max_norm may be INFINITY: then
+ * the norm alone is computed. Errors: ARGUMENT, a max_norm that is negative or NaN, or a norm_type that is not above 0;
+ * MISMATCH, ranks with other values; UNSUPPORTED, overlap of shard_zero_optimizer. Collective over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, ...) \
     SHARD_GIVEN(shard_clip_grad_norm_with(            \
@@ -312,7 +315,8 @@ SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimize
                                                                   double max_norm, const shard_clip_options *options,
                                                                   double *norm);
 
-/* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Not collective. */
+/* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Errors: ARGUMENT, a value that is
+ * negative or NaN; UNSUPPORTED, overlap of shard_zero_optimizer. Not collective; each rank limits its local ranges. */
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
 /* Clears the gradients, and the factors of clipping and of a gradient scaler, without a step. NULL is allowed. Not
@@ -387,10 +391,12 @@ typedef struct shard_schedule {
     size_t size;
     shard_schedule_kind kind;
     double base_lr;
-    int64_t warmup_steps; /* from base_lr / warmup_steps up to base_lr, linearly */
+    int64_t warmup_steps; /* step s of them has base_lr * (s + 1) / warmup_steps */
     int64_t step_size;    /* STEP needs it: times gamma every step_size steps after the start, as StepLR */
     double gamma;         /* 0.1 */
-    int64_t total_steps;  /* COSINE and POLYNOMIAL need it. COSINE: down to final_lr there, as CosineAnnealingLR */
+    /* COSINE and POLYNOMIAL need it; the warmup is a part of it. COSINE: from base_lr at the end of the warmup down to final_lr
+     * at total_steps, as CosineAnnealingLR, and final_lr from there on. */
+    int64_t total_steps;
     double final_lr;
     /* POLYNOMIAL: final_lr + (base_lr - final_lr) * (1 - progress)^power, from the end of the warmup to total_steps, as
      * PolynomialLR; 1: linear. */

@@ -130,8 +130,8 @@ typedef struct shard_zero_optimizer_options {
  * the optimizer that it lacks are added to its engine. Destroy the optimizer before the groups.
  * Errors: ARGUMENT, a parameter that is partitioned already, that has a gradient, or whose state is in a state dict, or
  * parameters under several shard_data_parallel objects; UNSUPPORTED, a group with only some of a parameter's
- * replicas, LARS or LAMB with overlap; MISMATCH, ranks that differ. NULL with the error set; the optimizer can then only be
- * destroyed. As torch.distributed.optim.ZeroRedundancyOptimizer.
+ * replicas, LARS or LAMB with overlap, a row-wise optimizer without SHARD_ZERO_WHOLE; MISMATCH, ranks that differ. NULL with
+ * the error set; the optimizer can then only be destroyed. As torch.distributed.optim.ZeroRedundancyOptimizer.
  * Collective over the world; in stage 3 every use of a parameter is collective over its replicas.
  */
 #define shard_zero_optimizer(...)                                                                                                \

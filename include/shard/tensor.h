@@ -244,7 +244,8 @@ SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */
 
-/* Whether backward computes the gradient of a tensor; and switches that on or off for a leaf. */
+/* Whether backward computes the gradient of a tensor; and switches that on or off for a leaf. Errors, of the thread: ARGUMENT,
+ * a result of an operation, or true for an integer dtype. */
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is

@@ -45,7 +45,8 @@ SHARD_API shard_module *shard_resnet_with(const char *arch, int64_t num_classes,
  * Gathers features before the final layer: each rank computes the other layers on its own images, and the final
  * layer gets the features of all ranks' images, in rank order. The result is [sum of n, num_classes]. For a final
  * layer that is split over group. NULL ends it. The group must outlive the model's use. Errors: ARGUMENT, a module
- * that shard_resnet has not made. Not collective, but from then on the model's forward is collective over group.
+ * that shard_resnet has not made. The loss needs the labels of all these images: shard_gather_from_group(labels, 0, group).
+ * Not collective, but from then on the model's forward is collective over group.
  */
 SHARD_API SHARD_CHECKED shard_status shard_resnet_gather_features(shard_module *resnet, shard_group *group);
 
