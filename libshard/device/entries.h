@@ -233,6 +233,14 @@ SHARD_KERNEL_ENTRY(shard_status, normalize, shard_device *, const shard_axis *, 
  * inner], the sum of x dy, as square above. dx NULL: not wanted; it may be dy. */
 SHARD_KERNEL_ENTRY(shard_status, normalize_backward, shard_device *, const shard_axis *, double eps, bool measure,
                const void *x, const double *square, const void *dy, double *dot, void *dx, shard_dtype)
+/* unit [n, in], of dtype `to`: rows of a matrix [.., in], of dtype `from`, divided by max(sqrt(square), eps), rounded once;
+ * square [n]: the sums of their squares. The rows are the first n, or those of the list, which are there. float64 goes with
+ * float64 alone. */
+SHARD_KERNEL_ENTRY(shard_status, unit_rows, shard_device *, int64_t n, int64_t in, const int64_t *list, const void *rows,
+               shard_dtype from, double eps, double *square, void *unit, shard_dtype to)
+/* gradient [n, in], float64 of float64 rows, else float32: from that by unit to that by the rows, as normalize_backward. */
+SHARD_KERNEL_ENTRY(shard_status, unit_rows_backward, shard_device *, int64_t n, int64_t in, const int64_t *list,
+               const void *rows, shard_dtype from, double eps, const double *square, void *gradient)
 
 /* y [pixels, channels] = (x - mean_host[channel]) * factor_host[channel], arrays of channels, at most
  * SHARD_IMAGE_CHANNELS. */

@@ -15,8 +15,11 @@ static int64_t choose_tile(const shard_head *h, shard_dtype wide)
 {
     int64_t width = shard_max(h->loss.rows + 1, h->in / 2);
     int64_t most = TILE_BYTES / (width * (int64_t)shard_dtype_size(wide)) / TILE_UNIT * TILE_UNIT;
-    int64_t wanted = shard_head_tile ? shard_head_tile : most < TILE_UNIT ? TILE_UNIT : most;
-    return wanted < h->loss.cols ? wanted : h->loss.cols;
+    if (shard_head_tile)
+        return shard_min(shard_head_tile, h->loss.cols);
+    int64_t tiles = shard_divide_up(h->loss.cols, shard_max(most, TILE_UNIT)); /* of one size, about */
+    int64_t even = tiles ? shard_divide_up(h->loss.cols, tiles) : 0;
+    return shard_min(shard_round_up(even, TILE_UNIT), h->loss.cols);
 }
 
 /* Lays arrays out in the workspace: counts bytes if `memory` is NULL. */

@@ -15,19 +15,16 @@ typedef struct chunks {
     int64_t size;            /* classes of a chunk, at most */
     size_t bytes;            /* of `memory` */
     char *memory;
-    void *taken;          /* [size, in] of the weight's type; NULL: the rows are where they are */
-    void *widened;        /* [size, in] of dtype; NULL: the rows are of it */
-    void *unit;           /* [size, in], wide: rows that are normalized; NULL: they are not */
-    const void *rows;     /* [size, in] of dtype: of this chunk, before they are normalized */
-    double *square, *dot; /* [size] */
-    void *aside;          /* [size, in], wide: the memory that a narrow gradient is added to; NULL: not needed */
-    void *bias;           /* [cols] of the weight's type: the bias's gradient; NULL: not wanted */
-    double *stats, *old;  /* [rows, SHARD_CE_STATS] */
-    double *center;       /* [rows] */
-    void *sum;            /* [rows, in], wide; NULL: not wanted */
+    void *taken;         /* [size, in] of dtype: rows of a list, or normalized ones; NULL: the rows are where they are */
+    double *square;      /* [size]: the sums of the rows' squares, if they are normalized */
+    void *aside;         /* [size, in], wide: the memory that a narrow gradient is added to; NULL: not needed */
+    void *bias;          /* [cols] of the weight's type: the bias's gradient; NULL: not wanted */
+    double *stats, *old; /* [rows, SHARD_CE_STATS] */
+    double *center;      /* [rows] */
+    void *sum;           /* [rows, in], wide; NULL: not wanted */
 } chunks;
 
-enum { SUMS = 1, ADDS = 2, BIASED = 4 }; /* the needs of a call */
+enum { SUMS = 1, ADDS = 2, BIASED = 4, UNROUNDED = 8 /* normalized rows are wide */ }; /* the needs of a call */
 
 /* Lays arrays out in the workspace: counts bytes if `memory` is NULL. */
 static void *lay(const chunks *c, size_t *offset, int64_t count, shard_dtype dtype)
@@ -46,11 +43,8 @@ static size_t lay_out(chunks *c, int needs)
 {
     const shard_head *h = c->h;
     size_t offset = 0;
-    c->taken = h->list ? lay(c, &offset, c->size * h->in, h->weight_dtype) : NULL;
-    c->widened = c->dtype != h->weight_dtype ? lay(c, &offset, c->size * h->in, c->dtype) : NULL;
-    c->unit = h->normalized ? lay(c, &offset, c->size * h->in, c->wide) : NULL;
+    c->taken = h->list || h->normalized ? lay(c, &offset, c->size * h->in, c->dtype) : NULL;
     c->square = h->normalized ? lay(c, &offset, c->size, SHARD_FLOAT64) : NULL;
-    c->dot = h->normalized ? lay(c, &offset, c->size, SHARD_FLOAT64) : NULL;
     c->aside = adds_aside(c, needs) ? lay(c, &offset, c->size * h->in, c->wide) : NULL;
     c->bias = needs & BIASED ? lay(c, &offset, h->loss.cols, h->weight_dtype) : NULL;
     c->stats = lay(c, &offset, h->loss.rows * SHARD_CE_STATS, SHARD_FLOAT64);
@@ -63,9 +57,9 @@ static size_t lay_out(chunks *c, int needs)
 static shard_status begin(chunks *c, shard_device *device, const shard_head *h, int needs)
 {
     *c = (chunks){.device = device, .h = h, .wide = shard_head_wide(h->dtype)};
-    c->dtype = h->normalized ? c->wide : h->weight_dtype;
+    c->dtype = !h->normalized ? h->weight_dtype : needs & UNROUNDED ? c->wide : h->dtype;
     int64_t bytes = device->head ? FUSED_CHUNK_BYTES : CHUNK_BYTES;
-    int64_t wanted = bytes / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(c->dtype));
+    int64_t wanted = bytes / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(h->normalized ? c->wide : c->dtype));
     c->size = shard_min(shard_head_tile ? 3 * shard_head_tile : shard_max(wanted, LEAST_CHUNK), h->loss.cols);
     if (!h->list && !h->normalized && !adds_aside(c, needs)) /* nothing is copied */
         c->size = h->loss.cols;
@@ -92,21 +86,28 @@ static shard_axis each_row(int64_t rows, int64_t in)
     return (shard_axis){.outer = rows, .size = in, .inner = 1};
 }
 
+/* Where the classes from `first` on are: their part of the list, or their rows. */
+static const int64_t *list_of(const shard_head *h, int64_t first)
+{
+    return h->list ? h->list + first : NULL;
+}
+
+static const void *rows_of(const shard_head *h, int64_t first)
+{
+    return h->list ? h->weight : element(h->weight, first * h->in, h->weight_dtype);
+}
+
 /* Prepares the rows of classes [first, first + count). */
 static shard_status take_rows(chunks *c, int64_t first, int64_t count)
 {
     const shard_head *h = c->h;
     const shard_device_ops *ops = c->device->ops;
-    const shard_axis axis = each_row(count, h->in);
-    c->rows = c->taken ? c->taken : element(h->weight, first * h->in, h->weight_dtype);
-    if (c->taken)
-        SHARD_TRY(
-            ops->embedding(c->device, count, h->in, 0, h->weight_rows, h->list + first, h->weight, c->taken, h->weight_dtype));
-    if (c->widened) {
-        SHARD_TRY(ops->cast(c->device, count * h->in, c->rows, h->weight_dtype, c->widened, c->dtype));
-        c->rows = c->widened;
-    }
-    return c->unit ? ops->normalize(c->device, &axis, SHARD_HEAD_EPS, true, c->rows, c->square, c->unit, c->wide) : SHARD_OK;
+    if (h->normalized)
+        return ops->unit_rows(c->device, count, h->in, list_of(h, first), rows_of(h, first), h->weight_dtype, SHARD_HEAD_EPS,
+                              c->square, c->taken, c->dtype);
+    if (!c->taken)
+        return SHARD_OK;
+    return ops->embedding(c->device, count, h->in, 0, h->weight_rows, h->list + first, h->weight, c->taken, h->weight_dtype);
 }
 
 /* Sets `part` to the head of the chunk from class `first` on, which is an ordinary one. */
@@ -123,7 +124,7 @@ static shard_status take_chunk(chunks *c, int64_t first, shard_head *part)
     part->margin_logit = NULL;
     part->stash = NULL;
     part->weight_dtype = c->dtype;
-    part->weight = c->unit ? c->unit : c->rows;
+    part->weight = c->taken ? c->taken : rows_of(h, first);
     part->bias = element(h->bias, first, h->weight_dtype);
     part->class_weight = element(h->class_weight, first, c->wide);
     return SHARD_OK;
@@ -334,7 +335,7 @@ static shard_status drop_factors(chunks *c, const labels *l, const shard_head_ro
 static shard_status sum_chunks(const shard_head *h, shard_device *device, void *spread)
 {
     chunks c;
-    shard_status status = begin(&c, device, h, 0);
+    shard_status status = begin(&c, device, h, UNROUNDED);
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += c.size) {
         shard_head part;
         status = take_chunk(&c, first, &part);
@@ -420,21 +421,34 @@ static shard_status give_run(const receiver *r, int64_t row, int64_t run, int64_
                (void *)element(c->aside, first * h->in, c->wide));
 }
 
+/* Adds the gradient of listed rows to memory of the weight's type, which is 0 where nothing is to be added to: a step of SGD with
+ * the learning rate -1. */
+static shard_status add_listed(const chunks *c, int64_t count, const int64_t *list, void *gradient, void *to)
+{
+    shard_update_types types = shard_update_types_of(c->h->weight_dtype);
+    types.gradient = c->wide;
+    const shard_update add = {
+        .size = count * c->h->in, .columns = c->h->in, .lr = -1, .step = 2, .gradient = gradient, .value = to, .rows = list};
+    return c->device->ops->sgd(c->device, 1, &add, &(shard_sgd_arguments){0}, types);
+}
+
 /* Gives the gradient of the classes from `first` of the chunk on as that of runs of the weight's rows, or as a list. */
 static shard_status give_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
 {
     const receiver *r = context;
     const chunks *c = r->c;
     const shard_head *h = c->h;
-    const shard_axis axis = each_row(count, h->in);
-    if (c->unit)
-        SHARD_TRY(device->ops->normalize_backward(device, &axis, SHARD_HEAD_EPS, true, element(c->rows, first * h->in, c->wide),
-                                                  c->square + first, gradient, c->dot + first, gradient, c->wide));
+    if (h->normalized)
+        SHARD_TRY(device->ops->unit_rows_backward(device, count, h->in, list_of(h, r->first + first),
+                                                  rows_of(h, r->first + first), h->weight_dtype, SHARD_HEAD_EPS,
+                                                  c->square + first, gradient));
     if (!h->list)
         return give_run(r, r->first + first, count, first, gradient);
     const int64_t *row = h->list_on_host + r->first + first;
     if (!r->to->weight && r->to->take_list)
         return r->to->take_list(r->to->context, device, &(shard_row_list){count, h->list + r->first + first, row}, gradient);
+    if (r->to->weight && device->lists_rows && c->wide == SHARD_FLOAT32)
+        return add_listed(c, count, h->list + r->first + first, gradient, r->to->weight);
     shard_status status = SHARD_OK;
     for (int64_t i = 0, run; i < count && status == SHARD_OK; i += run) {
         for (run = 1; i + run < count && row[i + run] == row[i] + run;)
@@ -473,7 +487,7 @@ shard_status shard_head_prepared_weight_gradient(shard_device *device, const sha
     if (h->list && to->weight && !to->accumulate && bytes)
         SHARD_TRY(device->ops->zero(device, to->weight, bytes));
     chunks c;
-    shard_status status = begin(&c, device, h, (to->weight ? ADDS : 0) | (to->bias ? BIASED : 0));
+    shard_status status = begin(&c, device, h, (to->weight && to->accumulate ? ADDS : 0) | (to->bias ? BIASED : 0));
     if (status == SHARD_OK)
         status = gradient_of_chunks(&c, rows, to);
     end(&c);
