@@ -96,6 +96,24 @@ START_TEST(stops_growing)
 }
 END_TEST
 
+/* A scale with an infinite inverse is not taken. */
+START_TEST(stops_shrinking)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 0x1p-125);
+    single s = make_single(1, 0);
+    for (int i = 0; i < 4; i++) {
+        back(scaler, &s, i < 3 ? INFINITY : 1);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 0x1p-126);
+    }
+    ck_assert_double_eq(value_at(s.w, 0), 0.75);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(s.sgd);
+    shard_release(s.w);
+}
+END_TEST
+
 START_TEST(defaults)
 {
     shard_grad_scaler *scaler = shard_grad_scaler_create();
@@ -449,6 +467,7 @@ int main(void)
     TCase *tcase = test_case(suite, "grad_scaler");
     tcase_add_test(tcase, follows_the_rules);
     tcase_add_test(tcase, stops_growing);
+    tcase_add_test(tcase, stops_shrinking);
     tcase_add_test(tcase, defaults);
     tcase_add_test(tcase, leaves_the_optimizer_alone);
     tcase_add_test(tcase, looks_at_each_optimizer);

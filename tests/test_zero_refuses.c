@@ -642,6 +642,107 @@ START_TEST(test_fails_to_partition)
 }
 END_TEST
 
+/* Another optimizer's gradients would be lost in the buckets. */
+static void has_another_s_gradient(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_data_parallel *dp = average(list_of(p, q));
+        shard_optimizer *first = sgd_of_list(list_of_one("p", p), .lr = 1.0), *second = sgd_of_list(list_of_one("q", q), .lr = 1.0);
+        check_ok(back(p, q));
+        check_ok(shard_step(first));
+        ck_assert_ptr_null(shard_zero_optimizer(first, .stage = *(int *)context));
+        check_error(shard_last_status(), "*shard_zero_optimizer: a parameter of another optimizer* has a gradient*");
+        shard_optimizer_destroy(first);
+        check_ok(shard_step(second));
+        check_averaged(q, 1);
+        shard_optimizer_destroy(second);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_another_s_gradient)
+{
+    int stage = _i + 1;
+    run_job(2, has_another_s_gradient, &stage);
+}
+END_TEST
+
+/* New parameters cannot be put into buckets: the engine goes on without them. */
+static void fails_to_add(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_data_parallel *dp = average(list_of_one("p", p));
+        shard_optimizer *sgd = zero_of(list_of_one("p", p), 1);
+        shard_transport failing = *(real = world->transport);
+        failing.post = fail_second;
+        broadcasts = 1;
+        world->transport = &failing;
+        ck_assert_int_ne(shard_optimizer_add_param_group(sgd, list_of_one("q", q)), SHARD_OK);
+        check_error(shard_last_status(), "*the second broadcast*");
+        world->transport = real;
+        shard_optimizer_destroy(sgd);
+        ck_assert_ptr_null(q->leaf->grad_ready);
+        sgd = sgd_of_list(list_of_one("p", p), .lr = 1.0);
+        check_ok(back(p, NULL));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 1);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_fails_to_add)
+{
+    run_job(2, fails_to_add, NULL);
+}
+END_TEST
+
+/* In stage 3 one rank fails between two layers of an evaluation, while the other one gathers the second. After the error each
+ * pass gathers the same layers on both. */
+static void recovers(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *layers[] = {shard_nn_linear(20, 20), shard_nn_linear(20, 20)};
+    shard_module *model = shard_nn_sequential(layers[0], layers[1]);
+    shard_tensors *parameters = shard_parameters(model);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(3, 20));
+        shard_optimizer *sgd = sgd_of_list(shard_parameters(model), .lr = 1.0);
+        double want = shard_item(shard_sum(shard_forward(model, x)));
+        ck_assert_ptr_eq(shard_zero_optimizer(sgd, .stage = 3, .bucket_mib = 1e-3), sgd);
+        for (int pass = 0; pass < 3; pass++) {
+            SHARD_NO_GRAD
+            {
+                shard_tensor *middle = shard_forward(layers[0], x);
+                if (pass == 1 && shard_group_rank(world) == 1)
+                    middle = (shard_error(SHARD_ERROR_MEMORY, "no memory for the middle"), NULL);
+                shard_tensor *sum = shard_sum(shard_forward(layers[1], middle));
+                shard_status status = shard_agree(world);
+                ck_assert_int_eq(status == SHARD_OK, pass != 1);
+                if (pass != 1)
+                    ck_assert_double_eq(shard_item(sum), want);
+            }
+            shard_clear_error();
+        }
+        shard_optimizer_destroy(sgd);
+    }
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(model);
+}
+
+START_TEST(test_recovers)
+{
+    run_job(2, recovers, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("zero refuses");
@@ -659,5 +760,8 @@ int main(void)
     tcase_add_loop_test(tcase, test_begins_alike, 0, 6);
     tcase_add_test(tcase, test_settings);
     tcase_add_test(tcase, test_fails_to_partition);
+    tcase_add_loop_test(tcase, test_another_s_gradient, 0, 3);
+    tcase_add_test(tcase, test_fails_to_add);
+    tcase_add_test(tcase, test_recovers);
     return test_run(suite);
 }

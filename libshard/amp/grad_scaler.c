@@ -11,6 +11,7 @@
 #include "device/graph.h"
 #include "optim/optimizer.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -248,14 +249,14 @@ static void forget_steps(shard_grad_scaler *scaler)
     scaler->count = kept;
 }
 
-/* A scale that would not be finite, or would be 0, is not set. */
+/* A scale that would not be finite, or whose inverse would not be, is not set. */
 static void update_scale(shard_grad_scaler *scaler)
 {
     float *scale = shard_tensor_memory_to_write(scaler->scale);
     int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
     *tracker = scaler->found ? 0 : *tracker + 1;
     float less = (float)((double)*scale * scaler->options.backoff_factor);
-    if (scaler->found && less > 0)
+    if (scaler->found && less >= FLT_MIN)
         *scale = less;
     scaler->checked = scaler->found = false;
     if (*tracker < scaler->options.growth_interval)
