@@ -84,6 +84,7 @@ static const setting settings[] = {
     {"float64", momentum, 0, 2, .dtype = SHARD_FLOAT64},
     {"gradient is read", momentum, 0, 2, .reads = true},
     {"sample", sgd, 0, 2, .sample = true, .no_bias = true},
+    {"sample, clipped", sgd, 0, 2, .sample = true, .no_bias = true, .max_norm = 0.1},
     {"LAMB", lamb, 0, 1},
     {"stage 1", momentum, 1, 2},
     {"stage 1, whole parameters, clipped", adamw, 1, 1, .whole = true, .max_norm = 0.1},

@@ -137,7 +137,7 @@ typedef void shard_release_memory(void *context);
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
-/* Random tensors: uniform in [low, high), or normal. Each takes the next draw of the thread's generator. The values
+/* Random tensors: uniform in [low, high), or normal. A uniform value that is rounded to 16 bits may be high. Each takes the next draw of the thread's generator. The values
  * are made when they are first needed. Errors: ARGUMENT, a distribution that does not exist, or a dtype that is not
  * floating. As torch.rand and torch.randn, scaled. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))

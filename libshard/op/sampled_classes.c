@@ -12,7 +12,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { WORDS = 4 /* of a block of random numbers */ };
+enum {
+    WORDS = 4,      /* of a block of random numbers */
+    BLOCK = 1 << 16 /* classes that are drawn at once: their numbers stay in a cache */
+};
 #define DRAWS_OF_SAMPLES (UINT64_C(1) << 63) /* no other draw of the seed has such a number */
 
 static int compare(const void *a, const void *b)
@@ -27,29 +30,60 @@ typedef struct sample_list {
     int64_t *class, count, capacity;
 } sample_list;
 
-static bool append(sample_list *list, int64_t class)
+static bool is_below(shard_draw draw, int64_t class, uint64_t limit)
 {
-    if (shard_grow(&list->class, &list->capacity, list->count + 1, sizeof *list->class) != SHARD_OK)
-        return false;
-    list->class[list->count++] = class;
-    return true;
+    return shard_philox_block(draw, (uint64_t) class / WORDS).word[class % WORDS] < limit;
 }
 
-/* Appends the classes of [start, end) whose number is below `limit`, of 2^32, and those of `label`, which ascend. */
-static bool draw_classes(sample_list *list, shard_draw draw, uint64_t limit, int64_t start, int64_t end, const int64_t *label,
-                         int64_t labels)
+/* Appends the classes of [first, first + count) whose number is below `limit`, of 2^32. upper: the numbers' upper 24 bits times
+ * 2^-24, which decide but where they are the limit's. */
+static void keep_drawn(sample_list *list, shard_draw draw, uint64_t limit, int64_t first, int64_t count, const float *upper)
 {
-    int64_t next = 0;
-    shard_philox numbers = {{0}};
-    for (int64_t class = start; class < end; class ++) {
-        if (class == start || class % WORDS == 0)
-            numbers = shard_philox_block(draw, (uint64_t) class / WORDS);
-        while (next < labels && label[next] < class)
-            next++;
-        bool labelled = next < labels && label[next] == class;
-        if ((labelled || numbers.word[class % WORDS] < limit) && !append(list, class))
-            return false;
+    uint64_t upper_limit = limit >> 8;
+    int64_t *class = list->class, kept = list->count;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t number = (uint32_t)(upper[i] * 0x1p24f);
+        class[kept] = first + i; /* which stays if the class is kept */
+        kept += number == upper_limit ? is_below(draw, first + i, limit) : number < upper_limit;
     }
+    list->count = kept;
+}
+
+/* Draws from the classes [start, end), on the CPU wherever the labels are. */
+static bool draw_classes(sample_list *list, shard_draw draw, uint64_t limit, int64_t start, int64_t end)
+{
+    shard_device *cpu = shard_device_open("cpu");
+    float *upper = cpu ? shard_calloc(BLOCK, sizeof *upper) : NULL;
+    bool good = upper != NULL;
+    for (int64_t first = start; first < end && good; first += BLOCK) {
+        int64_t count = shard_min(BLOCK, end - first);
+        const shard_region part = {.rows = 1, .cols = count, .col0 = first, .whole_cols = end};
+        good = shard_grow(&list->class, &list->capacity, list->count + count, sizeof *list->class) == SHARD_OK &&
+               cpu->ops->random_uniform(cpu, &part, draw, 0, 1, upper, SHARD_FLOAT32) == SHARD_OK;
+        if (good)
+            keep_drawn(list, draw, limit, first, count, upper);
+    }
+    free(upper);
+    return good;
+}
+
+/* Puts the labels that are in [start, end) and were not drawn into the list. The labels ascend, may repeat, and are written over.
+ */
+static bool add_labels(sample_list *list, int64_t *label, int64_t labels, int64_t start, int64_t end)
+{
+    if (shard_grow(&list->class, &list->capacity, list->count + labels, sizeof *list->class) != SHARD_OK)
+        return false;
+    int64_t *class = list->class, last = list->count - 1, added = 0;
+    for (int64_t i = 0, at = 0; i < labels; i++) {
+        while (at <= last && class[at] < label[i])
+            at++;
+        bool drawn = at <= last && class[at] == label[i], repeated = added && label[added - 1] == label[i];
+        if (label[i] >= start && label[i] < end && !drawn && !repeated)
+            label[added++] = label[i];
+    }
+    list->count += added;
+    for (int64_t to = list->count - 1; added > 0; to--) /* from the end, where there is room */
+        class[to] = last >= 0 && class[last] > label[added - 1] ? class[last--] : label[--added];
     return true;
 }
 
@@ -92,15 +126,17 @@ shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, d
 {
     if (!check(labels, weight, rate, step) || shard_graph_refuse("a sample of classes") != SHARD_OK)
         return NULL;
-    int64_t *label = read_integers(labels), count = shard_numel(labels);
-    if (!label)
-        return NULL;
-    qsort(label, (size_t)count, sizeof *label, compare);
-    int64_t start = shard_is_split(weight, 0) ? weight->placement.start : 0, classes = weight->shape.dim[0];
+    int64_t start = shard_is_split(weight, 0) ? weight->placement.start : 0, end = start + weight->shape.dim[0];
+    int64_t *label = NULL, count = shard_numel(labels);
     shard_draw draw = {.seed = seed, .number = DRAWS_OF_SAMPLES | (uint64_t)step};
     sample_list list = {.class = NULL};
-    bool drawn = draw_classes(&list, draw, (uint64_t)ldexp(rate, 32), start, start + classes, label, count);
-    shard_tensor *sample = drawn ? host_tensor(list.class, list.count) : NULL;
+    bool drawn = draw_classes(&list, draw, (uint64_t)ldexp(rate, 32), start, end);
+    if (drawn)
+        label = read_integers(labels); /* the GPU may have them by now */
+    if (label)
+        qsort(label, (size_t)count, sizeof *label, compare);
+    bool whole = label && add_labels(&list, label, count, start, end);
+    shard_tensor *sample = whole ? host_tensor(list.class, list.count) : NULL;
     free(list.class);
     free(label);
     return sample;

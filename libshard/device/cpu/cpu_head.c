@@ -177,8 +177,10 @@ static shard_status lanes_begin(shard_device *device, const sweep *s, int count,
     char *memory = shard_cpu_scratch(device, lanes[0].bytes * (size_t)count);
     if (!memory)
         return SHARD_ERROR_MEMORY;
+    size_t bytes = lanes[0].bytes;
+#pragma omp parallel for schedule(static) num_threads(count)
     for (int i = 0; i < count; i++) {
-        lanes[i] = (lane){.s = s, .bytes = lanes[0].bytes, .memory = memory + (size_t)i * lanes[0].bytes};
+        lanes[i] = (lane){.s = s, .bytes = bytes, .memory = memory + (size_t)i * bytes};
         lay_out_lane(&lanes[i], gradient, sum);
         memset(lanes[i].memory, 0, lanes[i].bytes);
         for (int64_t j = 0; j < s->pitch; j++)
@@ -307,11 +309,12 @@ static shard_status forward(shard_device *device, const shard_head *h, double *s
     lane lanes[threads];
     lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, false);
+    int64_t tiles = status == SHARD_OK ? shard_divide_up(h->loss.cols, s.tile) : 0;
+    threads = (int)shard_max(1, shard_min(threads, tiles));
     if (status == SHARD_OK)
         status = lanes_begin(device, &s, threads, lanes, false, sum != NULL);
     if (status == SHARD_OK) {
         s.loss->begin(&s, stats);
-        int64_t tiles = (h->loss.cols + s.tile - 1) / s.tile;
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < tiles; i++)
 #ifdef _OPENMP
@@ -319,6 +322,8 @@ static shard_status forward(shard_device *device, const shard_head *h, double *s
 #else
             forward_tile(&lanes[0], i * s.tile);
 #endif
+        /* in order where all rows have one number */
+#pragma omp parallel for schedule(static) num_threads(threads) if (s.loss->stats > 0)
         for (int64_t row = 0; row < h->loss.rows; row++)
             join_row(&s, threads, lanes, row, stats + row * s.loss->stats, sum ? (float *)sum + row * h->in : NULL);
     }
@@ -492,10 +497,11 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
     lane lanes[threads];
     lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, true);
+    int64_t tiles = status == SHARD_OK ? shard_divide_up(h->loss.cols, s.tile) : 0;
+    threads = (int)shard_max(1, shard_min(threads, tiles));
     if (status == SHARD_OK)
         status = lanes_begin(device, &s, threads, lanes, true, to->input != NULL);
     if (status == SHARD_OK) {
-        int64_t tiles = (h->loss.cols + s.tile - 1) / s.tile;
         shard_kept_error cause = {.status = SHARD_OK};
         s.loss->fill(&s, rows);
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -511,7 +517,8 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
         }
         if (cause.status != SHARD_OK)
             shard_put_back_error(&cause);
-        for (int64_t row = 0; row < h->loss.rows && to->input; row++)
+#pragma omp parallel for schedule(static) num_threads(threads) if (to->input)
+        for (int64_t row = 0; row < (to->input ? h->loss.rows : 0); row++)
             for (int i = 0; i < threads; i++)
                 for (int64_t k = 0; k < h->in; k++)
                     ((float *)to->input)[row * h->in + k] += lanes[i].sum[row * s.in_pitch + k];
