@@ -78,7 +78,7 @@ static shard_status compute_clipped(shard_gradient_source *source, shard_range r
     clipped_take context = {&source->clip[SHARD_SOURCE_MATRIX], receiver};
     shard_row_receiver clipped = receiver ? *receiver : (shard_row_receiver){0};
     if (context.clip->device) {
-        clipped.take = take_clipped;
+        clipped.take = clipped.take ? take_clipped : NULL;
         clipped.take_list = clipped.take_list ? take_clipped_list : NULL;
         clipped.context = &context;
     }

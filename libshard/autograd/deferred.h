@@ -25,7 +25,7 @@ typedef struct shard_source_facts {
     int64_t gathered_bytes;     /* that all replicas have already */
 } shard_source_facts;
 
-/* Takes the gradient of rows of a matrix, in runs, as shard_take_gradient_rows. */
+/* Takes the gradient of rows of a matrix, in runs, as shard_take_gradient_rows. take NULL: it is not computed, but the vector's. */
 typedef struct shard_row_receiver {
     shard_take_rows *take;
     shard_status (*take_list)(void *context, shard_device *, const shard_row_list *, void *gradient); /* as of shard_head_gradient */

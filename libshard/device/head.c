@@ -76,11 +76,6 @@ static void sweep_end(sweep *s)
     shard_device_release(s->device, SHARD_MEMORY_WORKSPACE, s->memory, s->bytes);
 }
 
-static const void *element(const void *array, int64_t index, shard_dtype dtype)
-{
-    return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
-}
-
 /* The operands of the tile from `first` on, and its logits. */
 static shard_status compute_logits(sweep *s, int64_t first, tile *t)
 {
@@ -88,9 +83,9 @@ static shard_status compute_logits(sweep *s, int64_t first, tile *t)
     const shard_device_ops *ops = s->device->ops;
     int64_t rest = h->loss.cols - first, rows = h->loss.rows;
     *t = (tile){.first = first, .count = rest < s->tile ? rest : s->tile};
-    t->weight = element(h->weight, first * h->in, h->weight_dtype);
-    t->bias = element(h->bias, first, h->weight_dtype);
-    t->class_weight = element(h->class_weight, first, s->wide);
+    t->weight = shard_head_element(h->weight, first * h->in, h->weight_dtype);
+    t->bias = shard_head_element(h->bias, first, h->weight_dtype);
+    t->class_weight = shard_head_element(h->class_weight, first, s->wide);
     if (s->weight) {
         SHARD_TRY(ops->cast(s->device, t->count * h->in, t->weight, h->weight_dtype, s->weight, h->dtype));
         t->weight = s->weight;
@@ -165,7 +160,7 @@ static shard_status label_logits_of(sweep *s, int64_t first, int64_t count, void
     }
     const shard_matmul_shape shape = {
         .batch = 1, .m = count, .n = count, .k = h->in, .transpose_b = true, .wide_c = h->dtype != s->wide};
-    SHARD_TRY(ops->matmul(s->device, &shape, element(h->x, first * h->in, h->dtype), weight, s->logits, h->dtype));
+    SHARD_TRY(ops->matmul(s->device, &shape, shard_head_element(h->x, first * h->in, h->dtype), weight, s->logits, h->dtype));
     SHARD_TRY(ops->copy_rows(s->device, s->center, size, s->logits, (size_t)(count + 1) * size, size, (size_t)count));
     if (h->bias) {
         SHARD_TRY(ops->embedding(s->device, count, 1, col0, cols, label, h->bias, gathered, h->weight_dtype));
@@ -206,7 +201,7 @@ static shard_status sum_weight(sweep *s, bool accumulate, void *spread)
     shard_status status = SHARD_OK;
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s->tile) {
         int64_t rest = h->loss.cols - first, count = rest < s->tile ? rest : s->tile;
-        const void *rows = element(h->weight, first * h->in, h->weight_dtype);
+        const void *rows = shard_head_element(h->weight, first * h->in, h->weight_dtype);
         if (!h->class_weight) {
             status = ops->sum_rows(s->device, count, h->in, 0, rows, h->weight_dtype, accumulate || first > 0, spread, s->wide);
             continue;
@@ -214,7 +209,8 @@ static shard_status sum_weight(sweep *s, bool accumulate, void *spread)
         status = ops->cast(s->device, count * h->in, rows, h->weight_dtype, s->gradient, s->wide);
         const shard_matmul_shape shape = {.batch = 1, .m = 1, .n = h->in, .k = count, .accumulate = accumulate || first > 0};
         if (status == SHARD_OK)
-            status = ops->matmul(s->device, &shape, element(h->class_weight, first, s->wide), s->gradient, spread, s->wide);
+            status =
+                ops->matmul(s->device, &shape, shard_head_element(h->class_weight, first, s->wide), s->gradient, spread, s->wide);
     }
     return status;
 }
@@ -286,7 +282,7 @@ static shard_status give_gradient(sweep *s, const tile *t, const shard_head_grad
 {
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
-    void *memory = to->weight ? (void *)element(to->weight, t->first * h->in, h->weight_dtype) : s->gradient;
+    void *memory = to->weight ? (void *)shard_head_element(to->weight, t->first * h->in, h->weight_dtype) : s->gradient;
     shard_matmul_shape shape = {.batch = 1, .m = t->count, .n = h->in, .k = h->loss.rows, .transpose_a = true, .ld_a = t->count};
     shape.accumulate = to->weight && to->accumulate;
     shape.wide_c = h->dtype != s->wide && (!to->weight || h->weight_dtype == s->wide);
@@ -304,7 +300,8 @@ static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_r
     if (to->bias) {
         shard_dtype from = h->weight_dtype == s->wide ? s->wide : h->dtype;
         SHARD_TRY(ops->sum_rows(s->device, h->loss.rows, t.count, 0, from == s->wide ? s->logits : s->narrow, from,
-                                to->accumulate_bias, (void *)element(to->bias, first, h->weight_dtype), h->weight_dtype));
+                                to->accumulate_bias, (void *)shard_head_element(to->bias, first, h->weight_dtype),
+                                h->weight_dtype));
     }
     if (to->input) {
         const shard_matmul_shape product = {

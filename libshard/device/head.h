@@ -100,6 +100,12 @@ typedef struct shard_row_array {
     int64_t bytes;
 } shard_row_array;
 
+/* The address of an element; NULL of NULL. */
+static inline const void *shard_head_element(const void *array, int64_t index, shard_dtype dtype)
+{
+    return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
+}
+
 /* The receiver of the weight's gradient. */
 typedef struct shard_head_gradient {
     /* Like the weight, of its type; NULL: `take` gets the gradient, or nobody if that is NULL too. With a list the other rows

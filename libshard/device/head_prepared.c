@@ -76,11 +76,6 @@ static void end(chunks *c)
     shard_device_release(c->device, SHARD_MEMORY_WORKSPACE, c->memory, c->bytes);
 }
 
-static const void *element(const void *array, int64_t index, shard_dtype dtype)
-{
-    return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
-}
-
 static shard_axis each_row(int64_t rows, int64_t in)
 {
     return (shard_axis){.outer = rows, .size = in, .inner = 1};
@@ -94,7 +89,7 @@ static const int64_t *list_of(const shard_head *h, int64_t first)
 
 static const void *rows_of(const shard_head *h, int64_t first)
 {
-    return h->list ? h->weight : element(h->weight, first * h->in, h->weight_dtype);
+    return h->list ? h->weight : shard_head_element(h->weight, first * h->in, h->weight_dtype);
 }
 
 /* Prepares the rows of classes [first, first + count). */
@@ -125,8 +120,8 @@ static shard_status take_chunk(chunks *c, int64_t first, shard_head *part)
     part->stash = NULL;
     part->weight_dtype = c->dtype;
     part->weight = c->taken ? c->taken : rows_of(h, first);
-    part->bias = element(h->bias, first, h->weight_dtype);
-    part->class_weight = element(h->class_weight, first, c->wide);
+    part->bias = shard_head_element(h->bias, first, h->weight_dtype);
+    part->class_weight = shard_head_element(h->class_weight, first, c->wide);
     return SHARD_OK;
 }
 
@@ -417,8 +412,9 @@ static shard_status give_run(const receiver *r, int64_t row, int64_t run, int64_
     const shard_head *h = c->h;
     if (!r->to->weight)
         return r->to->take(r->to->context, c->device, row, run, gradient);
-    return put(c, r->to->accumulate, run * h->in, gradient, (void *)element(r->to->weight, row * h->in, h->weight_dtype),
-               (void *)element(c->aside, first * h->in, c->wide));
+    return put(c, r->to->accumulate, run * h->in, gradient,
+               (void *)shard_head_element(r->to->weight, row * h->in, h->weight_dtype),
+               (void *)shard_head_element(c->aside, first * h->in, c->wide));
 }
 
 /* Adds the gradient of listed rows to memory of the weight's type, which is 0 where nothing is to be added to: a step of SGD with
@@ -453,7 +449,7 @@ static shard_status give_rows(void *context, shard_device *device, int64_t first
     for (int64_t i = 0, run; i < count && status == SHARD_OK; i += run) {
         for (run = 1; i + run < count && row[i + run] == row[i] + run;)
             run++;
-        status = give_run(r, row[i], run, first + i, (void *)element(gradient, i * h->in, c->wide));
+        status = give_run(r, row[i], run, first + i, (void *)shard_head_element(gradient, i * h->in, c->wide));
     }
     return status;
 }
@@ -473,7 +469,7 @@ static shard_status gradient_of_chunks(chunks *c, const shard_head_rows *rows, c
         receiver r = {c, to, first};
         shard_head_gradient inner = {.take = to->weight || to->take ? give_rows : NULL,
                                      .context = &r,
-                                     .bias = (void *)element(c->bias, first, c->h->weight_dtype)};
+                                     .bias = (void *)shard_head_element(c->bias, first, c->h->weight_dtype)};
         SHARD_TRY(take_chunk(c, first, &part));
         SHARD_TRY(shard_head_weight_gradient(c->device, &part, rows, &inner));
     }

@@ -98,11 +98,6 @@ static shard_status take_list_from(void *context, shard_device *device, const sh
     return offset->to->take_list(offset->to->context, device, rows, gradient);
 }
 
-static const void *element(const void *array, int64_t index, shard_dtype dtype)
-{
-    return array ? (const char *)array + (size_t)index * shard_dtype_size(dtype) : NULL;
-}
-
 /* How many of the list's rows come before `row`. */
 static int64_t position(const shard_head *head, int64_t row)
 {
@@ -124,17 +119,17 @@ static void restrict_to(shard_head *head, shard_range rows, offset_take *take, v
     int64_t first = head->list ? position(head, rows.start) : rows.start;
     head->loss.cols = head->list ? position(head, rows.start + rows.size) - first : rows.size;
     head->loss.col0 += first;
-    head->bias = element(head->bias, first, head->weight_dtype);
-    head->class_weight = element(head->class_weight, first, wide);
-    head->positive = element(head->positive, first, wide);
+    head->bias = shard_head_element(head->bias, first, head->weight_dtype);
+    head->class_weight = shard_head_element(head->class_weight, first, wide);
+    head->positive = shard_head_element(head->positive, first, wide);
     if (head->list) {
         head->list += first;
         head->list_on_host += first;
         return;
     }
-    head->weight = element(head->weight, first * head->in, head->weight_dtype);
+    head->weight = shard_head_element(head->weight, first * head->in, head->weight_dtype);
     head->weight_rows = rows.size;
-    *bias = (void *)element(*bias, first, head->weight_dtype);
+    *bias = (void *)shard_head_element(*bias, first, head->weight_dtype);
     take->first = first;
 }
 
@@ -169,8 +164,10 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
     const shard_head_rows rows = {.lse = s->array[LSE], .slope = s->array[SLOPE], .scale = s->array[SCALE]};
     if (receiver && part.size < head.weight_rows)
         restrict_to(&head, part, &offset, &bias);
-    shard_head_gradient to = {
-        .weight = memory[SHARD_SOURCE_MATRIX], .take = receiver ? take_from : NULL, .context = &offset, .bias = bias};
+    shard_head_gradient to = {.weight = memory[SHARD_SOURCE_MATRIX],
+                              .take = receiver && receiver->take ? take_from : NULL,
+                              .context = &offset,
+                              .bias = bias};
     if (receiver && receiver->take_list)
         to.take_list = take_list_from;
     for (int i = 0; receiver && !head.list && i < receiver->updated_arrays; i++)
@@ -481,13 +478,13 @@ static shard_status gather_all(const head_source *s, const gathering *g)
         int64_t width = row_width(&s->head, i), before = s->gathered_rows * width;
         shard_dtype dtype = array_dtype(&s->head, i);
         if (width)
-            SHARD_TRY(gather_array(s, g, false, width, dtype, element(s->array[i], before, dtype),
-                                   (void *)element(g->array[i], before, dtype)));
+            SHARD_TRY(gather_array(s, g, false, width, dtype, shard_head_element(s->array[i], before, dtype),
+                                   (void *)shard_head_element(g->array[i], before, dtype)));
     }
     for (int i = 0; i < 2 && g->pairs; i++) {
         int64_t from = i * s->head.pairs + s->gathered_pairs, to = i * g->all_pairs + s->gathered_pairs;
-        SHARD_TRY(gather_array(s, g, true, 1, SHARD_INT64, element(s->pair, from, SHARD_INT64),
-                               (void *)element(g->pair, to, SHARD_INT64)));
+        SHARD_TRY(gather_array(s, g, true, 1, SHARD_INT64, shard_head_element(s->pair, from, SHARD_INT64),
+                               (void *)shard_head_element(g->pair, to, SHARD_INT64)));
     }
     return SHARD_OK;
 }

@@ -156,18 +156,12 @@ shard_status shard_slot_clip_deferred(const shard_slot *slot, double bound, cons
     return shard_source_clip_value(slot->range.tensor->leaf->grad, columns_of(slot), bound, scale);
 }
 
-static shard_status ignore_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
-{
-    (void)context, (void)device, (void)first, (void)count, (void)gradient;
-    return SHARD_OK;
-}
-
 shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot)
 {
     const shard_tensor *range = slot->range.tensor;
     shard_gradient_source *source = shard_slot_has_gradient(slot) ? shard_source_of(range->leaf->grad) : NULL;
     bool in_rows = !optimizer->ops->trust && !shard_is_capturing() && shard_numel(range) && !source_of(slot);
-    const shard_row_receiver receiver = {.take = ignore_rows};
+    const shard_row_receiver receiver = {.take = NULL}; /* of the matrix's rows nothing is wanted */
     return source && in_rows && !range->leaf->grad->storage->memory ? shard_source_pass(source, rows_of(slot), &receiver)
                                                                     : SHARD_OK;
 }

@@ -123,14 +123,19 @@ static shard_tensor *cosine_loss(trainer *run, shard_tensor *x, shard_tensor *la
     const margin_options *m = &wanted->margin;
     const struct head *head = run->head;
     shard_tensor *weight = shard_module_tensor(head->layer, "weight");
+    shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
     shard_cross_entropy_options set = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    margin.scale = m->scale;
+    margin.m1 = m->m1;
+    margin.m2 = m->m2;
+    margin.m3 = m->m3;
     set.reduction = SHARD_REDUCTION_SUM;
     set.label_smoothing = label_smoothing;
     set.sample = run->sample.classes;
     set.normalized = head->fused;
     set.stash_share = wanted->head.stash;
     set.stash_dtype = (shard_dtype)wanted->head.stash_dtype;
-    set.margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3);
+    set.margin = &margin;
     if (head->fused && wanted->training.zero == 3)
         return shard_linear_cross_entropy_with(x, weight, NULL, labels, &set, NULL);
     shard_tensor *logits =
