@@ -51,6 +51,7 @@ run "gone on" 0 "^== device|device: done before" killed "${steps[@]}"
 run "again" 0 "kernels: done before" killed "${steps[@]}"
 saved "at the end" killed
 expect "no test is run twice" 1 "^0\$" sh -c "grep -o '\"key\": \"[^\"]*\"' '$folder/killed/tests.jsonl' | sort | uniq -d | grep -c ."
+run "the tests of a step are repeated" 0 "^passed +kernels device_c" killed --again kernels
 reported() {
     for line in "$@"; do expect "the report has $line" 0 "$line" cat "$folder/killed-report/report.md"; done
 }
