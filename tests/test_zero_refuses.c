@@ -677,16 +677,18 @@ static void fails_to_add(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *p = leaf(), *q = leaf();
+        shard_tensors *added = list_of_one("q", q);
         shard_data_parallel *dp = average(list_of_one("p", p));
         shard_optimizer *sgd = zero_of(list_of_one("p", p), 1);
         shard_transport failing = *(real = world->transport);
         failing.post = fail_second;
         broadcasts = 1;
         world->transport = &failing;
-        ck_assert_int_ne(shard_optimizer_add_param_group(sgd, list_of_one("q", q)), SHARD_OK);
+        ck_assert_int_ne(shard_optimizer_add_param_group(sgd, added), SHARD_OK);
         check_error(shard_last_status(), "*the second broadcast*");
         world->transport = real;
         shard_optimizer_destroy(sgd);
+        shard_tensors_destroy(added);
         ck_assert_ptr_null(q->leaf->grad_ready);
         sgd = sgd_of_list(list_of_one("p", p), .lr = 1.0);
         check_ok(back(p, NULL));
