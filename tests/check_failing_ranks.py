@@ -317,7 +317,7 @@ def quick_cases(transport, rng):
     places = {"kill": "save", "segv": "finalize", "stop": "between", "exit3": "before_init", "exit0": "before_finalize",
               "_exit0": "waiting", "abort": "load", "oom": "computing"}
     if transport != "shm":
-        places = {"kill": "inside", "stop": "between", "exit0": "before_finalize", "abort": "init"}
+        places = {"kill": "inside", "stop": "between", "exit3": "finalize", "exit0": "before_finalize", "abort": "init"}
     return [draw(rng, kind, place) for kind, place in places.items()]
 
 

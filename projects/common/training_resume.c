@@ -220,8 +220,13 @@ static bool is_damaged(progress *shown)
         damaged = 0;
     else if (damaged > 0)
         progress_say(shown, "%s; taking an older checkpoint", text ? text : "a checkpoint is damaged");
-    else
-        shard_error(status, "%s", text ? text : "no memory for an error's text");
+    else {
+        const char *own =
+            text && strncmp(text, "rank ", 5) == 0 ? strstr(text, ": ") : NULL; /* the agreement names a rank again */
+        if (shard_group_rank(shard_world()) == 0)
+            shard_error(status, "%s", own ? own + 2 : text ? text : "no memory for an error's text");
+        shard_agree(shard_world());
+    }
     free(text);
     return damaged > 0;
 }

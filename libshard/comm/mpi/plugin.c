@@ -244,9 +244,21 @@ static shard_status probe_alone(shard_group *group, const char *doing)
     return status;
 }
 
+/* May come while another thread waits in MPI. LEAVING, of a thread in exit, calls nothing of MPI. That of a thread that waits for
+ * a GPU is left to the one in MPI, whose wait may end by it alone. */
 static void abort_alone(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
 {
-    pthread_mutex_lock(&in_mpi);
+    if (notice == SHARD_ABORT_LEAVING) {
+        mpi_send_abort_notice(group, notice, status, text);
+        return;
+    }
+    if (pthread_mutex_trylock(&in_mpi) != 0) {
+        if (notice == SHARD_ABORT_DEVICE) {
+            mpi_leave_device_abort(status, text);
+            return;
+        }
+        pthread_mutex_lock(&in_mpi);
+    }
     mpi_send_abort_notice(group, notice, status, text);
     pthread_mutex_unlock(&in_mpi);
 }

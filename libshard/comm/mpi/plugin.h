@@ -103,6 +103,8 @@ void mpi_say_aborting(const char *text);
 
 /* To all other ranks: this one has aborted its collectives of device memory; once. */
 void mpi_say_device_aborted(shard_status status, const char *text);
+/* The same, said by the thread that reads the news next; from any thread, without a call of MPI. */
+void mpi_leave_device_abort(shard_status status, const char *text);
 
 /* To all ranks, this one too: these [size] have been waited for in vain. */
 void mpi_say_given_up(const bool *ranks, const char *text);

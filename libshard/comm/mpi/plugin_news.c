@@ -7,6 +7,7 @@
  */
 #include "comm/mpi/plugin.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,30 @@ void mpi_say_device_aborted(shard_status status, const char *text)
     snprintf(said.text, sizeof said.text, "%s", text);
     for (int rank = 0; rank < mpi.size; rank++)
         send_news(rank, TAG_DEVICE_ABORTED, &said, sizeof said);
+}
+
+static struct {
+    pthread_mutex_t lock;
+    bool is_there;
+    mpi_device_abort abort;
+} left_behind = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void mpi_leave_device_abort(shard_status status, const char *text)
+{
+    pthread_mutex_lock(&left_behind.lock);
+    left_behind.abort.status = status;
+    snprintf(left_behind.abort.text, sizeof left_behind.abort.text, "%s", text);
+    left_behind.is_there = true;
+    pthread_mutex_unlock(&left_behind.lock);
+}
+
+static void say_what_was_left(void)
+{
+    pthread_mutex_lock(&left_behind.lock);
+    if (left_behind.is_there)
+        mpi_say_device_aborted(left_behind.abort.status, left_behind.abort.text);
+    left_behind.is_there = false;
+    pthread_mutex_unlock(&left_behind.lock);
 }
 
 /* The first error that names a rank stays. */
@@ -219,6 +244,7 @@ static void take_news(int rank, int tag)
 
 void mpi_read_news(void)
 {
+    say_what_was_left();
     for (;;) {
         int there = 0;
         MPI_Status from;
