@@ -257,6 +257,7 @@ void mpi_read_news(void)
 
 void mpi_forget_answers(void)
 {
+    news.question = MPI_NO_WAIT; /* an answer to the last one may still come */
     for (int rank = 0; rank < mpi.size; rank++)
         mpi.peers[rank].answer = MPI_PEER_NOT_ASKED;
 }
