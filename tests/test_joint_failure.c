@@ -352,6 +352,34 @@ START_TEST(test_skips_a_group)
 }
 END_TEST
 
+static void pause_half_a_second(int number)
+{
+    (void)number;
+    usleep(500 * 1000);
+}
+
+/* A rank that waits with its error is paused until the others, which have its error, wait for its text. It is in no other group. */
+static void pauses_with_an_error(shard_group *world, void *context)
+{
+    (void)context;
+    if (shard_group_rank(world) == 1) {
+        signal(SIGALRM, pause_half_a_second);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 50000}, NULL);
+        shard_error(SHARD_ERROR_ARGUMENT, "label 17 out of range [0, 10)");
+    } else {
+        usleep(100 * 1000); /* it waits */
+    }
+    shard_barrier(world);
+    check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: label 17 out of range [[]0, 10)");
+    check_ok(shard_barrier(world));
+}
+
+START_TEST(test_pauses_with_an_error)
+{
+    run_ranks(3, pauses_with_an_error);
+}
+END_TEST
+
 /* ---- a rank that goes ---- */
 
 static void killed(shard_group *world, void *context)
@@ -650,6 +678,7 @@ int main(void)
     tcase_add_test(tcase, test_wrong_arguments);
     tcase_add_test(tcase, test_fails_in_a_group);
     tcase_add_test(tcase, test_skips_a_group);
+    tcase_add_test(tcase, test_pauses_with_an_error);
     tcase_add_loop_test(tcase, test_meets_again, 1, RANK_COUNTS);
     tcase = test_case(suite, "going");
     tcase_add_loop_test(tcase, test_killed, 0, 3);

@@ -50,8 +50,11 @@ static void shm_abort(shard_group *group, shard_abort_notice notice, shard_statu
         atomic_store(&entry->aborted, status);
     else if (notice == SHARD_ABORT_LEAVING)
         atomic_store(&entry->state, SHARD_RANK_FAILED);
-    else
-        atomic_store(&entry->failed_since, notice == SHARD_ABORT_WAITING ? shard_nanoseconds() : 0);
+    else if (notice == SHARD_ABORT_WAITING) {
+        atomic_store(&entry->failed_in, ((const shm_group *)group->state)->entry->birth);
+        atomic_store(&entry->failed_since, shard_nanoseconds());
+    } else
+        atomic_store(&entry->failed_since, 0);
 }
 
 /* The world stays mapped until the last of its groups goes; the others see at once that this rank leaves. */

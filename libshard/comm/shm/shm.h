@@ -88,8 +88,8 @@ shard_status shm_probe(shard_group *group, const char *doing);
 /* Whether the rank's process lives, which has joined. */
 bool shm_is_alive(const shm_world *world, int rank);
 
-/* Whether the rank will never come to `doing`, and why. */
-bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes);
+/* Whether the rank will never come to `doing`, and why. `waiting` is the group in whose round this rank waits for it; NULL: none. */
+bool shm_is_gone(const shm_world *world, const shm_group *waiting, int rank, const char *doing, char *text, size_t bytes);
 
 /* Tells all ranks, again and again while it is so, that this one waits in `doing`: bit r of waits_for: for world rank r. */
 void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const char *doing);
