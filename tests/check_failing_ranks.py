@@ -352,6 +352,9 @@ def summarize(cases, results):
     failed, late, starved = (sum(numbers) for numbers in zip(*((not r.good, r.late, r.starved) for r in results)))
     kinds = collections.Counter(case.kind for case in cases)
     print(f"cases: {len(cases)}, of kinds {', '.join(f'{kind} {number}' for kind, number in sorted(kinds.items()))}")
+    for case, result in zip(cases, results):
+        if result.late:
+            print(f"late: {case}")
     print(f"{late} ended later than {PROMISED_SECONDS} s after the failure, or after the deadline of ranks that wait")
     print(f"{starved} ran anew, as a rank was ended before it could say anything\n{failed} failed")
     if late > max(1, len(cases) // LATE_SHARE):

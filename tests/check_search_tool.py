@@ -191,12 +191,12 @@ def check_interactive(folder):
     """A line in, a line out; ranks that wait for the user do not run into their deadline."""
     table = make_table(9, 3, 5)
     path = save_table(folder / "table.safetensors", table)
-    environment = {**os.environ, "SHARD_TIMEOUT": "2", "SHARD_LOG": "warn"}
+    environment = {**os.environ, "SHARD_TIMEOUT": "4", "SHARD_LOG": "warn"}
     with subprocess.Popen([shardrun, "-n", "2", tool, str(path), "-k", "2", "--queries", "-"], stdin=subprocess.PIPE, env=environment,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for number, line in enumerate(("4", "no", "[1, 0, -1]")):
             if number == 2:
-                time.sleep(2.5)
+                time.sleep(4.5)
             process.stdin.write(line + "\n")
             process.stdin.flush()
             got = json.loads(process.stdout.readline())
@@ -214,14 +214,14 @@ def check_slow_vectors(folder):
     path = save_table(folder / "table.safetensors", table)
     data = npy(folder / "vectors.npy", (3, 3), "<f4", pack([value for row in vectors for value in row], "F32")).read_bytes()
     first = len(data) - 2 * 12 + 5  # a row and 5 bytes of the next one
-    environment = {**os.environ, "SHARD_TIMEOUT": "2"}
+    environment = {**os.environ, "SHARD_TIMEOUT": "4"}
     with subprocess.Popen([shardrun, "-n", "2", tool, str(path), "-k", "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, env=environment) as process:
         lines = []
         for begin, end, answered in ((0, 5, 0), (5, 20, 0), (20, first, 1), (first, len(data), 2)):
             process.stdin.write(data[begin:end])
             process.stdin.flush()
-            time.sleep(2.5 if begin in (5, 20) else 0.1)
+            time.sleep(4.5 if begin == 20 else 0.1)
             lines += [process.stdout.readline() for _ in range(answered)]
         rest, errors = process.communicate(timeout=SECONDS)
         assert process.returncode == 0 and not rest and not errors, (process.returncode, rest, errors)
@@ -238,9 +238,9 @@ def check_slow_reader(folder):
     arguments = [str(path), "-k", "50", "-b", "64", "--queries", str(file)]
     wanted = run(*arguments)[0].encode()
     assert len(wanted) > 3 << 16  # more than a pipe takes
-    with subprocess.Popen([shardrun, "-n", "2", tool, *arguments], env={**os.environ, "SHARD_TIMEOUT": "2"}, bufsize=0,
+    with subprocess.Popen([shardrun, "-n", "2", tool, *arguments], env={**os.environ, "SHARD_TIMEOUT": "4"}, bufsize=0,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        time.sleep(4)
+        time.sleep(4.5)
         got = b""
         for _ in range(12):
             got += process.stdout.read(1 << 12)

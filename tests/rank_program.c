@@ -124,7 +124,7 @@ static void *poor_calloc(size_t count, size_t size)
 static void *slow_calloc(size_t count, size_t size)
 {
     if (size == SHARD_COMM_TEXT)
-        sleep(5);
+        sleep(30);
     return calloc(count, size);
 }
 
@@ -227,8 +227,12 @@ static void act(shard_group *world, const char *what, bool odd)
         raise(SIGKILL);
     if (strcmp(what, "wait") == 0)
         wait_for_signal();
-    if (strcmp(what, "late") == 0 && odd)
-        sleep(5);
+    if (strcmp(what, "late") == 0) {
+        shard_barrier(world); /* processes may take longer to start than the timeout is */
+        shard_process.timeout = 1;
+        if (odd)
+            sleep(30);
+    }
     if ((strcmp(what, "error") == 0 || strcmp(what, "fail") == 0) && odd)
         shard_error(SHARD_ERROR_ARGUMENT, "label %d out of range", 17);
     /* The one that fails skips a barrier of two, of which its partner does not wait for long. */

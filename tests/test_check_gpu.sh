@@ -39,7 +39,7 @@ saved() {
 for moment in 0.5 1.7 $((RANDOM % 8)).$((RANDOM % 10)) $((RANDOM % 20)).$((RANDOM % 10)); do
     setsid bash -c 'check_gpu killed "$@" >"$folder/log" 2>&1' - "${steps[@]}" &
     session=$!
-    until [ -e "$folder/log" ]; do sleep 0.1; done
+    until [ -e "$folder/killed/begun-facts" ]; do sleep 0.1; done
     sleep "$moment"
     while pkill -KILL -s $session; do sleep 0.1; done
     wait $session 2>/dev/null

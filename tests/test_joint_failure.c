@@ -336,7 +336,7 @@ static void skips_a_group(shard_group *world, void *context)
     else
         ck_assert_int_eq(shard_barrier(half), rank < 2 ? SHARD_OK : SHARD_ERROR_PEER);
     shard_barrier(world);
-    ck_assert_double_lt(now() - start, 2);
+    ck_assert_double_lt(now() - start, 10 * deadline_multiplier());
     check_error(rank == 3 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 3: label 17 out of range [[]0, 10)");
     check_ok(shard_barrier(world)); /* the world works on; the half is broken for good */
     if (rank == 2) {
@@ -358,7 +358,8 @@ static void pause_half_a_second(int number)
     usleep(500 * 1000);
 }
 
-/* A rank that waits with its error is paused until the others, which have its error, wait for its text. It is in no other group. */
+/* A rank that waits with its error is paused until the others, which have its error, wait for its text. It is in no other group.
+ */
 static void pauses_with_an_error(shard_group *world, void *context)
 {
     (void)context;
@@ -370,7 +371,8 @@ static void pauses_with_an_error(shard_group *world, void *context)
         usleep(100 * 1000); /* it waits */
     }
     shard_barrier(world);
-    check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: label 17 out of range [[]0, 10)");
+    check_error(shard_group_rank(world) == 1 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER,
+                "rank 1: label 17 out of range [[]0, 10)");
     check_ok(shard_barrier(world));
 }
 
@@ -426,48 +428,51 @@ END_TEST
 
 static void late(shard_group *world, void *context)
 {
-    (void)context;
-    if (shard_group_rank(world) % 2)
-        sleep(3);
+    _Atomic int *told = context;
+    bool is_late = shard_group_rank(world) % 2 != 0;
+    if (is_late)
+        ck_assert(await_count(told, 2));
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier *");
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier *");
+    if (!is_late)
+        ++*told;
 }
 
 START_TEST(test_deadline)
 {
-    run_ranks(4, late, .timeout = "1");
+    run_ranks(4, late, .context = (void *)shared_count(), .timeout = "2");
 }
 END_TEST
 
 /* Rank 3 hangs. Rank 0 waits for rank 1, which waits for it: all name the one that hangs, and
- * wait for it once, in whatever group. */
+ * wait for it once, in whatever group. No rank leaves before all have the error. */
 static void hangs(shard_group *world, void *context)
 {
-    (void)context;
+    _Atomic int *told = context;
     static const int row[4][2] = {{0, 1}, {0, 1}, {2, 3}, {2, 3}}, column[4][2] = {{0, 2}, {1, 3}, {0, 2}, {1, 3}};
     int rank = shard_group_rank(world);
     shard_group *rows = shard_group_make(world, row[rank], 2), *columns = shard_group_make(world, column[rank], 2);
-    double start = now();
     if (rank == 3)
-        sleep(3);
+        ck_assert(await_count(told, 3));
+    double start = now();
     ck_assert_int_eq(shard_barrier(rank == 1 || rank == 3 ? columns : rows), SHARD_ERROR_TIMEOUT);
     check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier *");
     double first = now() - start;
-    ck_assert_double_lt(first, 3.9);
+    ck_assert_double_lt(first, 3.8); /* once: less than two deadlines; the second time, less than one */
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
-    ck_assert_double_lt(now() - start - first, 0.7);
+    ck_assert_double_lt(now() - start - first, 1.8);
     check_error(SHARD_ERROR_TIMEOUT, "rank 3 did not come to shard_barrier *");
-    if (rank != 3)
-        sleep(1); /* rank 0 may have begun to wait later than rank 1, which must not leave before rank 0 has the error */
+    ++*told;
+    ck_assert(await_count(told, 3));
     shard_group_free(rows);
     shard_group_free(columns);
 }
 
 START_TEST(test_hangs)
 {
-    run_ranks(4, hangs, .timeout = "1");
+    run_ranks(4, hangs, .context = (void *)shared_count(), .timeout = "2");
 }
 END_TEST
 
@@ -484,14 +489,14 @@ static void crosses(shard_group *world, void *context)
 
 START_TEST(test_crosses)
 {
-    run_ranks(3, crosses, .timeout = "1");
+    run_ranks(3, crosses, .timeout = "2");
 }
 END_TEST
 
 /* The lock of the segment's list of groups, as a rank has it that is stopped in the wrong moment. */
 static void holds_the_list(shard_group *world, void *context)
 {
-    (void)context;
+    _Atomic int *told = context;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%s", getenv("SHARD_SHM_FD"));
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SHARD_SEGMENT_RANKS, .l_len = 1};
@@ -503,15 +508,16 @@ static void holds_the_list(shard_group *world, void *context)
     if (shard_group_rank(world) == 0) {
         ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 1}, 2));
         check_error(SHARD_ERROR_TIMEOUT, "*making of a group*");
-        ck_assert_double_lt(now() - start, 2.5);
+        ck_assert_double_lt(now() - start, 8 * deadline_multiplier());
+        ++*told;
     } else
-        sleep(3);
+        ck_assert(await_count(told, 1));
     close(file);
 }
 
 START_TEST(test_holds_the_list)
 {
-    run_ranks(2, holds_the_list, .timeout = "1");
+    run_ranks(2, holds_the_list, .context = (void *)shared_count(), .timeout = "1");
 }
 END_TEST
 
@@ -549,7 +555,7 @@ END_TEST
  * does not keep it alive. */
 static void closes_descriptors(shard_group *world, void *context)
 {
-    (void)context;
+    _Atomic int *told = context;
     if (shard_group_rank(world) == 1) {
         close(dup(atoi(getenv("SHARD_SHM_FD"))));
         usleep(300 * 1000);
@@ -557,7 +563,7 @@ static void closes_descriptors(shard_group *world, void *context)
     check_ok(shard_barrier(world));
     if (shard_group_rank(world) == 1) {
         if (fork() == 0) {
-            sleep(4);
+            await_count(told, 1);
             _exit(0);
         }
         raise(SIGKILL);
@@ -565,12 +571,13 @@ static void closes_descriptors(shard_group *world, void *context)
     double start = now();
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
     check_error(SHARD_ERROR_PEER, "rank 1 died*shard_barrier");
-    ck_assert_double_lt(now() - start, 2);
+    ck_assert_double_lt(now() - start, 10 * deadline_multiplier());
+    ++*told;
 }
 
 START_TEST(test_closes_descriptors)
 {
-    run_ranks(2, closes_descriptors, .may_fail = 1 << 1);
+    run_ranks(2, closes_descriptors, .context = (void *)shared_count(), .may_fail = 1 << 1);
 }
 END_TEST
 

@@ -96,6 +96,9 @@ START_TEST(bad_signal)
 }
 END_TEST
 
+/* In which the other rank starts and ends. */
+static double hang_seconds = 0.3;
+
 static void hangs(shard_group *world, void *context)
 {
     (void)context;
@@ -106,7 +109,7 @@ static void hangs(shard_group *world, void *context)
 
 START_TEST(bad_hang)
 {
-    run_ranks(2, hangs, .deadline = 0.3);
+    run_ranks(2, hangs, .deadline = hang_seconds);
 }
 END_TEST
 
@@ -211,7 +214,11 @@ static int run_bad(void)
         srunner_run_all(runner, CK_SILENT);
         TestResult **failures = srunner_failures(runner);
         const char *text = srunner_ntests_failed(runner) == 1 ? tr_msg(failures[0]) : "no failure";
-        if (strcmp(text, bad[i].text) != 0) {
+        bool is_right = strcmp(text, bad[i].text) == 0, again = !is_right && bad[i].test == &bad_hang && hang_seconds < 5;
+        if (again) {
+            hang_seconds *= 4;
+            i--;
+        } else if (!is_right) {
             fprintf(stderr, "%s: \"%s\" instead of \"%s\"\n", bad[i].name, text, bad[i].text);
             wrong++;
         }

@@ -27,7 +27,7 @@ expect "a joint error" 1 "rank 0: error peer: rank 1: label 17 out of range" "$s
 expect "an error at home" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" fail 1
 expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not come to shard_barrier" "$shardrun" -n 3 "$program" leave 1
 expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
-    env SHARD_TIMEOUT=1 "$shardrun" -n 3 "$program" late 1
+    "$shardrun" -n 3 "$program" late 1
 expect "ranks that do not want to end" 4 "^shardrun: ending 2 ranks\$" "$shardrun" -n 3 "$program" stubborn 1
 expect "ranks without a world" 0 "none of the 2 ranks called shard_init.* shard_init_with" "$shardrun" -n 2 "$program" lonely
 
@@ -84,9 +84,10 @@ done
 # However it is ended, shardrun leaves no ranks behind, of a script's no more than its own:
 # end NAME CODE PATTERN FIRST KILL COMMAND: `KILL` ends the job once FIRST, of 2, are in the output.
 lives() { [ -d "/proc/$1" ] && ! grep -q '^State:.[ZX]' "/proc/$1/status" 2>/dev/null; }
-programs() {
+programs() { # not those of another run of this test
     for process in /proc/[0-9]*; do
-        [ "$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)" != "$program $1 " ] || echo "${process#/proc/}"
+        [ "$(tr '\0' ' ' <"$process/cmdline" 2>/dev/null)" = "$program $1 " ] || continue
+        ! tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qx "SHARDRUN_TEST=$$" || echo "${process#/proc/}"
     done
 }
 end() {
@@ -94,7 +95,7 @@ end() {
     shift 5
     expected=$((expected + 1))
     : >"$output"
-    env --default-signal=INT SHARD_TIMEOUT=20 "$@" >"$output" 2>&1 &
+    env --default-signal=INT SHARD_TIMEOUT=20 SHARDRUN_TEST=$$ "$@" >"$output" 2>&1 &
     job=$!
     wait_for_line ready 2
     ranks=$(programs "$what")

@@ -5,7 +5,6 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 typedef enum moment {
@@ -26,9 +25,7 @@ static void lose(const lost *l, int others)
 {
     pid_t rank = getpid();
     if (l->signal == SIGSTOP && fork() == 0) {
-        double end = shard_seconds() + 20 * deadline_multiplier();
-        while (atomic_load(l->told) < others && shard_seconds() < end)
-            usleep(10 * 1000);
+        await_count(l->told, others);
         kill(rank, SIGKILL);
         _exit(0);
     }
@@ -41,7 +38,9 @@ static void loses_a_rank(shard_group *world, void *context)
     shm_group *state = world->state;
     check_ok(shard_barrier(world));
     if (shard_group_rank(world) == 1) {
-        usleep(200 * 1000); /* the others wait */
+        while (atomic_load(&state->area->come) + 1 < (uint32_t)shard_group_size(world))
+            usleep(1000);
+        usleep(60 * 1000); /* the others sleep */
         if (l->at == BREAKING) {
             atomic_store(&state->area->broken, SHM_BREAKING + 1);
             lose(l, shard_group_size(world) - 1);
@@ -64,9 +63,7 @@ static void loses_a_rank(shard_group *world, void *context)
 
 START_TEST(test_loses_a_rank)
 {
-    lost l = {.at = (moment)(_i % MOMENTS), .signal = _i / MOMENTS % 2 ? SIGSTOP : SIGKILL};
-    l.told = mmap(NULL, sizeof *l.told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ck_assert_ptr_ne(l.told, MAP_FAILED);
+    lost l = {.at = (moment)(_i % MOMENTS), .signal = _i / MOMENTS % 2 ? SIGSTOP : SIGKILL, .told = shared_count()};
     run_ranks(2 + _i / MOMENTS / 2, loses_a_rank, .context = &l, .timeout = "2", .may_fail = 1 << 1);
 }
 END_TEST

@@ -105,11 +105,16 @@ static void be_rank(const ranks_run *run, int rank, int segment)
     signal(SIGTERM, SIG_DFL);
     char timeout[32];
     snprintf(timeout, sizeof timeout, "%.0f", ceil(40 * deadline_multiplier()));
-    setenv("SHARD_TIMEOUT", run->timeout ? run->timeout : timeout, 1);
+    setenv("SHARD_TIMEOUT", run->bare && run->timeout ? run->timeout : timeout, 1);
     if (shard_segment_set_environment(segment, rank, run->size) != 0)
         ck_abort_msg("no environment: %s", strerror(errno));
     shard_group *world = run->bare ? NULL : ranks_open();
     ck_assert_msg(run->bare || world, "no world: %s", shard_last_error());
+    if (world && run->timeout) {
+        check_ok(shard_barrier(world)); /* processes may take longer to start than the timeout is */
+        setenv("SHARD_TIMEOUT", run->timeout, 1);
+        shard_process.timeout = atof(run->timeout);
+    }
     run->body(world, run->context);
     ck_assert_msg(shard_last_status() == SHARD_OK, "left an error: %s", shard_last_error());
     if (world)
@@ -122,6 +127,21 @@ static double now(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+_Atomic int *shared_count(void)
+{
+    _Atomic int *count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne((void *)count, MAP_FAILED);
+    return count;
+}
+
+bool await_count(const _Atomic int *count, int least)
+{
+    double end = now() + 20 * deadline_multiplier();
+    while (*count < least && now() < end)
+        usleep(5000);
+    return *count >= least;
 }
 
 /* Why the rank that ended so has failed, into its report; false if it has not. */

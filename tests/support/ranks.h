@@ -31,7 +31,7 @@ typedef struct ranks_run {
     ranks_body *body;
     void *context;       /* for body; each rank has a copy of what it points to */
     double deadline;     /* seconds until ranks that are left are a failure, times deadline_multiplier(); 0: 50 */
-    const char *timeout; /* SHARD_TIMEOUT of the ranks, as it is; NULL: 40 times deadline_multiplier() */
+    const char *timeout; /* SHARD_TIMEOUT of the ranks once all have joined, as it is; NULL: 40 times deadline_multiplier() */
     unsigned may_fail;   /* bit r: rank r may end as it likes */
     bool bare;           /* body opens the world itself and is given NULL */
 } ranks_run;
@@ -44,6 +44,11 @@ void run_these_ranks(ranks_run run);
 #define RANK_COUNTS 5
 extern const int rank_counts[RANK_COUNTS];
 #define add_ranks_test(tcase, test) tcase_add_loop_test(tcase, test, 0, RANK_COUNTS)
+
+/* A number, 0, that the ranks of a test share: for them to wait for each other outside of collectives. */
+_Atomic int *shared_count(void);
+/* Waits until it is at least `least`; false if it is not within 20 s times deadline_multiplier(). */
+bool await_count(const _Atomic int *count, int least);
 
 /* How a rank comes to its world and leaves it. */
 extern shard_group *(*ranks_open)(void);
