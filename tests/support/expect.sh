@@ -16,6 +16,7 @@ expect() {
     timeout -k 5 "$expect_seconds" "$@" >"$output" 2>&1 </dev/null
     status=$?
     if grep -q "^shardrun: ending" "$output" && ! grep -qE -- "$pattern" "$output"; then
+        echo "$name: runs once more, as shardrun ended a rank that had said nothing"
         timeout -k 5 "$expect_seconds" "$@" >"$output" 2>&1 </dev/null
         status=$?
     fi
