@@ -140,29 +140,6 @@ START_TEST(test_many_groups)
 }
 END_TEST
 
-static void bad_members(shard_group *world, void *context)
-{
-    (void)context;
-    ck_assert_ptr_null(shard_group_make(world, (const int[]){1, 0}, 2));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_make: members must ascend*");
-    ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 9}, 2));
-    check_error(SHARD_ERROR_ARGUMENT, "*parent, which has 2; member 1 is 9");
-    ck_assert_ptr_null(shard_group_make(world, (const int[]){0, 1, 2}, 3));
-    check_error(SHARD_ERROR_ARGUMENT, "*3 members of a group of 2 ranks");
-    int other = 1 - shard_group_rank(world);
-    ck_assert_ptr_null(shard_group_make(world, &other, 1));
-    check_error(SHARD_ERROR_ARGUMENT, "*not among the members");
-    ck_assert_ptr_null(shard_group_make(NULL, &other, 1));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_make: parent *");
-    check_ok(shard_barrier(world));
-}
-
-START_TEST(test_bad_members)
-{
-    run_ranks(2, bad_members);
-}
-END_TEST
-
 /* Without a launcher, and for the group NULL, everything is there and does what one
  * rank does. */
 START_TEST(test_alone)
@@ -282,7 +259,6 @@ int main(void)
     tcase = test_case(suite, "groups");
     tcase_add_loop_test(tcase, test_grids, 0, 4);
     tcase_add_test(tcase, test_many_groups);
-    tcase_add_test(tcase, test_bad_members);
     tcase_add_loop_test(tcase, test_bad_color, 0, 2);
     tcase = test_case(suite, "world");
     tcase_add_test(tcase, test_alone);

@@ -7,6 +7,7 @@
 #include "base/kept_error.h"
 #include "comm/comm.h"
 #include "comm/culprits.h"
+#include "comm/preflight.h"
 #include "comm/shm/segment.h"
 
 #include <fcntl.h>
@@ -224,11 +225,11 @@ static void says_the_same(shard_group *world, void *context)
     shard_keep_error(&kept);
     check_ok(shard_agree(world));
     shard_put_back_error(&kept);
-    ck_assert(shard_group_failure_is_joint(world));
+    ck_assert(shard_error_is_joint(shard_group_size(world)));
     check_error(rank == 1 ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 1: disk full");
     if (rank == 2)
         shard_error(SHARD_ERROR_IO, "rank 1: disk full");
-    ck_assert(!shard_group_failure_is_joint(world));
+    ck_assert(!shard_error_is_joint(shard_group_size(world)));
     ck_assert_int_ne(shard_agree(world), SHARD_OK);
     check_error(rank == 2 ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 2: rank 1: disk full");
 }
@@ -250,7 +251,7 @@ static void long_texts(shard_group *world, void *context)
         if (shard_group_rank(world) == 1)
             shard_error(SHARD_ERROR_IO, "%s", text);
         ck_assert_int_ne(shard_agree(world), SHARD_OK);
-        ck_assert(shard_group_failure_is_joint(world));
+        ck_assert(shard_error_is_joint(shard_group_size(world)));
         ck_assert_int_ne(shard_agree(world), SHARD_OK);
         ck_assert_ptr_null(strchr(shard_last_error(), '\\'));
         ck_assert_ptr_null(strstr(shard_last_error() + 1, "rank "));

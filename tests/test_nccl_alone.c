@@ -1,7 +1,7 @@
 /*
- * The NCCL module on one GPU: a communicator of this rank alone, which groups of one never
+ * The NCCL plugin on one GPU: a communicator of this rank alone, which groups of one never
  * make, so that a machine with a single GPU runs every call of it. Each collective gives
- * what it was given. Skipped where the module or a GPU is missing.
+ * what it was given. Skipped where the plugin or a GPU is missing.
  */
 #include "support/check.h"
 #include "support/full_pool.h"
@@ -20,7 +20,7 @@ static void check_done(shard_status status)
     ck_assert_msg(status == SHARD_OK, "%s", shard_last_error());
 }
 
-static const shard_nccl_plugin *module(void)
+static const shard_nccl_plugin *plugin(void)
 {
     const shard_nccl_plugin *nccl = shard_nccl_load();
     ck_assert_msg(nccl != NULL, "%s", shard_last_error());
@@ -31,7 +31,7 @@ static shard_group *group_of_one(void)
 {
     shard_group *group = shard_group_alone(0);
     ck_assert_ptr_nonnull(group);
-    group->device_transport = &module()->transport;
+    group->device_transport = &plugin()->transport;
     return group;
 }
 
@@ -39,8 +39,8 @@ static shard_group *connected(void)
 {
     unsigned char id[SHARD_NCCL_ID_BYTES];
     shard_group *group = group_of_one();
-    check_done(module()->make_id(id));
-    check_done(module()->connect(group, gpu(), id, false));
+    check_done(plugin()->make_id(id));
+    check_done(plugin()->connect(group, gpu(), id, false));
     return group;
 }
 
@@ -166,7 +166,7 @@ END_TEST
 START_TEST(sums_in_pieces)
 {
     shard_group *group = connected();
-    *module()->sum_bytes = SUM_BYTES;
+    *plugin()->sum_bytes = SUM_BYTES;
     size_t bytes = LARGE * sizeof(uint16_t);
     unsigned char *data = make_bytes(bytes);
     void *array = make_array(data, bytes);
@@ -181,10 +181,10 @@ END_TEST
 START_TEST(splits)
 {
     shard_group *group = connected(), *part = group_of_one(), *other = group_of_one();
-    check_done(module()->transport.split(group, part, 5));
+    check_done(plugin()->transport.split(group, part, 5));
     check_collectives(part, SMALL, SHARD_FLOAT32);
-    check_done(module()->transport.split(group, NULL, 0)); /* this rank needs none */
-    check_done(module()->transport.split(part, other, 0));
+    check_done(plugin()->transport.split(group, NULL, 0)); /* this rank needs none */
+    check_done(plugin()->transport.split(part, other, 0));
     shard_group_free(part);
     check_collectives(group, SMALL, SHARD_FLOAT32);
     check_collectives(other, SMALL, SHARD_BFLOAT16);
@@ -203,7 +203,7 @@ START_TEST(finds_memory)
     shard_group *group = connected(), *part = group_of_one();
     all_reduce(group, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     fill_pool(gpu());
-    check_done(module()->transport.split(group, part, 5));
+    check_done(plugin()->transport.split(group, part, 5));
     all_reduce(part, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     check_done(gpu()->ops->synchronize(gpu()));
     ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess); /* nor is it left of asking whether work is done */
@@ -213,7 +213,7 @@ START_TEST(finds_memory)
 }
 END_TEST
 
-/* What the module takes for the sums of 16-bit types counts as the GPU's memory in use. */
+/* What the plugin takes for the sums of 16-bit types counts as the GPU's memory in use. */
 START_TEST(counts_memory)
 {
     shard_group *group = connected();

@@ -47,14 +47,10 @@ typedef struct clipped_take {
     const shard_row_receiver *to;
 } clipped_take;
 
-static shard_dtype rows_dtype(shard_dtype matrix)
-{
-    return matrix == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
-}
-
 static shard_status clip_rows(const shard_source_clip *clip, shard_device *device, int64_t count, void *gradient)
 {
-    return device->ops->clip_value(device, count * clip->columns, clip->bound, clip->scale, gradient, rows_dtype(clip->dtype));
+    return device->ops->clip_value(device, count * clip->columns, clip->bound, clip->scale, gradient,
+                                   shard_head_wide(clip->dtype));
 }
 
 static shard_status take_clipped(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
@@ -274,7 +270,7 @@ enum { RUN_BYTES = 4 << 20 };
 static shard_status pass_values(shard_tensor *gradient, shard_take_rows *take, void *context)
 {
     shard_device *device = shard_device_of(gradient);
-    shard_dtype dtype = gradient->dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
+    shard_dtype dtype = shard_head_wide(gradient->dtype);
     int64_t rows = gradient->shape.dim[0], columns = gradient->shape.dim[1];
     size_t width = (size_t)columns * shard_dtype_size(dtype), pitch = (size_t)columns * shard_dtype_size(gradient->dtype);
     if (shard_numel(gradient) == 0)

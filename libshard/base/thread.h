@@ -1,4 +1,4 @@
-/* Threads of the library's own. */
+/* Threads of the library's own, and locks. */
 #ifndef SHARD_BASE_THREAD_H
 #define SHARD_BASE_THREAD_H
 
@@ -26,5 +26,19 @@ static inline void shard_condition_init(pthread_cond_t *condition)
     pthread_cond_init(condition, &attributes);
     pthread_condattr_destroy(&attributes);
 }
+
+static inline pthread_mutex_t *shard_lock(pthread_mutex_t *mutex)
+{
+    pthread_mutex_lock(mutex);
+    return mutex;
+}
+
+static inline void shard_unlock(pthread_mutex_t **locked)
+{
+    pthread_mutex_unlock(*locked);
+}
+
+/* Holds the mutex until the block ends. */
+#define SHARD_HOLD(mutex) __attribute__((cleanup(shard_unlock), unused)) pthread_mutex_t *held_ = shard_lock(mutex)
 
 #endif

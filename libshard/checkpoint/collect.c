@@ -9,11 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The destination of a block of a split tensor. */
-typedef struct target {
-    shard_tensor *whole; /* NULL: not needed on this rank */
-} target;
-
 /* Copies rows from host memory into a tensor's memory, by way of device memory if that is not the host's. */
 static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, const char *from, size_t width, size_t rows)
 {
@@ -41,7 +36,7 @@ static shard_status place(shard_tensor *whole, int64_t element, size_t pitch, co
 
 static shard_status take(void *context, const shard_block *block)
 {
-    shard_tensor *whole = ((target *)context)->whole;
+    shard_tensor *whole = context; /* NULL: not needed on this rank */
     const char *from = block->data;
     for (int member = 0; member < block->members && whole; member++) {
         size_t size = shard_dtype_size(whole->dtype), width = (size_t)block->count[member] * size;
@@ -68,14 +63,12 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
         return wanted ? shard_tensors_add(list, name, tensor) : SHARD_OK;
     if (root >= 0 && !is_member(tensor->placement.group, root))
         return SHARD_OK;
-    target to = {NULL};
-    if (wanted) {
-        to.whole = shard_tensor_make(shard_tensor_whole_shape(tensor), tensor->dtype, shard_device_of(tensor));
-        if (to.whole)
-            shard_tensors_add(list, name, to.whole);
-    }
-    shard_gather_blocks(name, tensor, take, &to);
-    shard_release(to.whole);
+    shard_tensor *whole =
+        wanted ? shard_tensor_make(shard_tensor_whole_shape(tensor), tensor->dtype, shard_device_of(tensor)) : NULL;
+    if (whole)
+        shard_tensors_add(list, name, whole);
+    shard_gather_blocks(name, tensor, take, whole);
+    shard_release(whole);
     return shard_last_status();
 }
 

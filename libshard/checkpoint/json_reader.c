@@ -2,7 +2,6 @@
 
 #include "base/memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* The depth of arrays and objects in a skipped value: with the two around it 127, as in the safetensors package. */

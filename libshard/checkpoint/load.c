@@ -149,12 +149,10 @@ static shard_status read_run(loading *l, filling *f, int64_t first, int64_t elem
     int64_t most = f->straight ? count : SHARD_BLOCK_BYTES / shard_max(f->from, f->to);
     for (int64_t at = 0; at < count; at += most) {
         int64_t number = shard_min(count - at, most), bytes = number * f->from, offset = f->start + (first + at) * f->from;
-        if (f->straight) {
-            SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, memory, bytes, offset, summed));
-            continue;
-        }
-        SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, l->block, bytes, offset, summed));
-        SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
+        void *to = f->straight ? memory : l->block;
+        SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, to, bytes, offset, summed));
+        if (!f->straight)
+            SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
     }
     if (f->verified)
         shard_run_sum_add(&f->sum, first * f->from, count * f->from, crc);

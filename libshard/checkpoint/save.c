@@ -11,7 +11,6 @@
 #include "comm/function.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- checks ---- */
 

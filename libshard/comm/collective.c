@@ -21,11 +21,6 @@
 
 /* ---- descriptors ---- */
 
-static bool reduces(const shard_collective *call)
-{
-    return call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
-}
-
 static bool has_pieces(const shard_collective *call)
 {
     return call->kind == SHARD_COLLECTIVE_ALL_GATHER || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
@@ -61,7 +56,7 @@ static void check(const shard_group *group, const shard_collective *call)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no dtype %d", name, (int)call->dtype);
     else if (!shard_multiply(call->count, (int64_t)shard_dtype_size(call->dtype), &bytes))
         shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " elements of %s", name, call->count, shard_dtype_name(call->dtype));
-    if (reduces(call) && (call->op < SHARD_SUM || call->op > SHARD_MIN))
+    if (shard_collective_reduces(call) && (call->op < SHARD_SUM || call->op > SHARD_MIN))
         shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduce operation %d", name, (int)call->op);
     if (call->root < 0 || call->root >= shard_group_size(group))
         shard_error(SHARD_ERROR_ARGUMENT, "%s: root %d of a group of %d", name, call->root, shard_group_size(group));

@@ -40,8 +40,8 @@ shard_group *shard_group_alone(int world_rank);
 /* Allocates the lists of a group whose size is set. Returns group, or NULL with the error set. */
 shard_group *shard_group_allocate(shard_group *group);
 
-/* The group of `members` (ranks of parent), for a rank among them. Collective
- * over these alone, unlike shard_group_create. */
+/* The group of `members`: ascending ranks of parent, this rank among them. Collective over these alone, unlike
+ * shard_group_create. */
 shard_group *shard_group_make(shard_group *parent, const int *members, int size);
 
 /* Destroys any group, also one that a mesh or the library owns. NULL is ignored. */
@@ -79,8 +79,5 @@ shard_status shard_group_wait(shard_group *, shard_device *, shard_request *);
 /* Called instead of a collective by a function that failed before it: the other ranks of the group receive the error.
  * Returns the thread's error. */
 shard_status shard_group_fail(shard_group *);
-
-/* Whether all ranks of the group have this thread's error, with the same text. */
-bool shard_group_failure_is_joint(const shard_group *group);
 
 #endif

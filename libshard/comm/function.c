@@ -2,7 +2,6 @@
 
 #include "base/hash.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,13 +65,4 @@ void shard_agree_on_path(const char *name, const char *path)
 {
     current.hash = shard_hash_text(current.hash, path);
     shard_agree_on("%s %s", name, path);
-}
-
-void shard_agree_on_shape(int ndim, const int64_t *dim)
-{
-    char text[128] = "";
-    size_t used = 0;
-    for (int i = 0; i < ndim && used < sizeof text; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64, i ? ", " : "", dim[i]);
-    shard_agree_on("shape [%s]", text);
 }

@@ -46,7 +46,5 @@ const char *shard_function_hint(void);
 void shard_agree_on(const char *format, ...) SHARD_PRINTF(1, 2);
 /* The same for a path of any length, after its name: "directory /data/out". Messages have its beginning. */
 void shard_agree_on_path(const char *name, const char *path);
-/* The same for a shape. */
-void shard_agree_on_shape(int ndim, const int64_t *dim);
 
 #endif

@@ -39,8 +39,16 @@ static void end_world(shard_group *world)
     *world = (shard_group){.transport = &shard_self_transport, .size = 1, .world_ranks = world->world_ranks, .is_world = true};
 }
 
-static void free_group(shard_group *group)
+void shard_group_free(shard_group *group)
 {
+    if (!group)
+        return;
+    if (!shard_process.forked) { /* else the transport's part belongs to the rank */
+        if (group->device_transport)
+            group->device_transport->close(group);
+        if (group->transport->close && group->state)
+            group->transport->close(group);
+    }
     free(group->peers);
     free(group->parts);
     shard_stragglers_destroy(group->stragglers);
@@ -52,19 +60,6 @@ static void free_group(shard_group *group)
     free(group);
 }
 
-void shard_group_free(shard_group *group)
-{
-    if (!group)
-        return;
-    if (!shard_comm_forked()) { /* else the transport's part belongs to the rank */
-        if (group->device_transport)
-            group->device_transport->close(group);
-        if (group->transport->close && group->state)
-            group->transport->close(group);
-    }
-    free_group(group);
-}
-
 /* A group without a state. NULL with the error set. */
 static shard_group *new_group(const shard_transport *transport, int size)
 {
@@ -74,7 +69,7 @@ static shard_group *new_group(const shard_transport *transport, int size)
     *group = (shard_group){.transport = transport, .size = size};
     if (shard_group_allocate(group))
         return group;
-    free_group(group);
+    shard_group_free(group);
     return NULL;
 }
 
@@ -118,36 +113,10 @@ shard_range shard_split_range(int64_t size, int members, int member)
     return (shard_range){.start = member * part + shard_min(member, larger), .size = part + (member < larger)};
 }
 
-static shard_status check_members(const shard_group *parent, const int *members, int size)
-{
-    if (!members)
-        return shard_null_argument("shard_group_make", "members");
-    if (size < 1 || size > parent->size)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_make: %d members of a group of %d ranks", size, parent->size);
-    bool inside = false;
-    for (int i = 0; i < size; i++) {
-        if (members[i] < 0 || members[i] >= parent->size || (i > 0 && members[i] <= members[i - 1]))
-            return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_group_make: members must ascend and be ranks of the parent, which has %d; member %d is %d",
-                               parent->size, i, members[i]);
-        inside |= members[i] == parent->rank;
-    }
-    if (!inside)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_group_make: called by rank %d, which is not among the members",
-                           parent->rank);
-    return SHARD_OK;
-}
-
 /* ---- new groups ---- */
 
 shard_group *shard_group_make(shard_group *parent, const int *members, int size)
 {
-    if (!parent) {
-        shard_null_argument("shard_group_make", "parent");
-        return NULL;
-    }
-    if (check_members(parent, members, size) != SHARD_OK)
-        return NULL;
     if (size == 1)
         return shard_group_alone(parent->world_ranks[members[0]]);
     shard_group *group = shard_refuse_outsider(parent) == SHARD_OK ? new_group(parent->transport, size) : NULL;
@@ -330,9 +299,4 @@ shard_status shard_group_fail(shard_group *group)
     if (shard_last_status() == SHARD_OK)
         shard_error(SHARD_ERROR_INTERNAL, "shard_group_fail: called without an error");
     return shard_preflight_only(group, SHARD_COLLECTIVE_FAIL);
-}
-
-bool shard_group_failure_is_joint(const shard_group *group)
-{
-    return shard_error_is_joint(group->size);
 }

@@ -85,12 +85,6 @@ static shard_status exchange(shard_group *group, const void *mine, int64_t bytes
     return group->transport->post(group, &call, &none);
 }
 
-/* Exchanges texts; the rank's own is in `mine`. NULL if that failed. */
-static char (*exchange_texts(shard_group *group, const char *mine))[SHARD_COMM_TEXT]
-{
-    return exchange(group, mine, SHARD_COMM_TEXT) == SHARD_OK ? group->peers : NULL;
-}
-
 /* Whether all ranks of the group have the same error, and need no exchange. */
 static bool have_same_error(const shard_group *group, shard_error_id id)
 {
@@ -111,9 +105,9 @@ static shard_status fail_together(shard_group *group, int first)
     if (!have_same_error(group, id)) {
         if (status != SHARD_OK)
             shard_write_error(group, mine, sizeof mine);
-        char(*texts)[SHARD_COMM_TEXT] = exchange_texts(group, mine);
-        if (!texts)
+        if (exchange(group, mine, sizeof mine) != SHARD_OK)
             return shard_last_status();
+        const char(*texts)[SHARD_COMM_TEXT] = group->peers;
         shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
     }
     remember_error(id, group->size);
@@ -184,10 +178,10 @@ static shard_status fail_mismatched(shard_group *group)
             snprintf(mine.call + used, sizeof mine.call - used, " as collective %" PRIu64 " of the group", group->sequence);
             break;
         }
-    const call_text *texts = (const call_text *)exchange_texts(group, (const char *)&mine);
+    shard_status status = exchange(group, &mine, sizeof mine);
     bool *marked = shard_calloc((size_t)group->size, sizeof *marked);
-    if (texts && marked) {
-        describe_difference(group, texts, marked, text, sizeof text);
+    if (status == SHARD_OK && marked) {
+        describe_difference(group, group->peers, marked, text, sizeof text);
         shard_error(SHARD_ERROR_MISMATCH, "%s", text);
         remember_error((shard_error_id){ALL_RANKS, shard_hash_text(SHARD_HASH_START, text)}, group->size);
     }
@@ -226,7 +220,7 @@ shard_status shard_refuse_outsider(const shard_group *group)
 {
     if (shard_process.ended)
         return shard_error(SHARD_ERROR_ARGUMENT, "a collective after shard_finalize: the job's groups can only be destroyed");
-    if (!shard_comm_forked())
+    if (!shard_process.forked)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNAVAILABLE, "this process was forked by rank %d after shard_init: it can enter no collective",
                        group->world_ranks[group->rank]);

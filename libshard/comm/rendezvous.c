@@ -39,8 +39,6 @@ typedef struct exchange_call {
 
 static void free_call(exchange_call *call)
 {
-    if (!call)
-        return;
     pthread_mutex_destroy(&call->lock);
     pthread_cond_destroy(&call->changed);
     free(call->ranks);
@@ -98,13 +96,11 @@ static bool wait_for_call(exchange_call *call)
     clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += (time_t)shard_comm_timeout();
     int result = 0;
-    pthread_mutex_lock(&call->lock);
+    SHARD_HOLD(&call->lock);
     while (!call->done && result != ETIMEDOUT)
         result = pthread_cond_timedwait(&call->changed, &call->lock, &deadline);
-    bool done = call->done;
-    call->left_behind = !done;
-    pthread_mutex_unlock(&call->lock);
-    return done;
+    call->left_behind = !call->done;
+    return call->done;
 }
 
 static shard_status break_off(shard_rendezvous *rendezvous, shard_status status, const char *text)
@@ -115,14 +111,11 @@ static shard_status break_off(shard_rendezvous *rendezvous, shard_status status,
 }
 
 /* "the exchange of ranks 0 and 2" */
-static void name_exchange(const shard_rendezvous *rendezvous, const int *ranks, int count, char *text, size_t bytes)
+static void name_exchange(const int *ranks, int count, char *text, size_t bytes)
 {
-    bool *marked = shard_calloc((size_t)rendezvous->size, sizeof *marked);
+    const shard_group named = {.size = count, .world_ranks = (int *)(uintptr_t)ranks};
     snprintf(text, bytes, "the exchange of ");
-    for (int i = 0; marked && i < count; i++)
-        marked[ranks[i]] = true;
-    shard_name_world_ranks(rendezvous->size, marked, text, bytes);
-    free(marked);
+    shard_group_name_ranks(&named, NULL, text, bytes);
 }
 
 shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, const char *doing, const int *ranks, int count,
@@ -134,7 +127,7 @@ shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, const char 
     if (!call)
         return break_off(rendezvous, SHARD_ERROR_MEMORY, shard_last_error());
     char name[SHARD_COMM_TEXT / 4], text[SHARD_COMM_TEXT];
-    name_exchange(rendezvous, ranks, count, name, sizeof name);
+    name_exchange(ranks, count, name, sizeof name);
     pthread_t thread;
     int error = shard_thread_start(&thread, run_call, call);
     if (error != 0) {

@@ -81,7 +81,7 @@ static shard_status copy_in(const stage *s, void *to, const void *from, int64_t 
 static bool cut(const shard_group *group, const stage *s, const int64_t *counts, int64_t at, int64_t most)
 {
     for (int member = 0; member < group->size; member++)
-        s->counts[member] = counts[member] > at ? shard_min(counts[member] - at, most) : 0;
+        s->counts[member] = shard_count_from(counts[member], at, most);
     return shard_largest_count(counts, group->size) > at;
 }
 

@@ -14,11 +14,6 @@ double shard_comm_timeout(void)
     return shard_process.timeout;
 }
 
-bool shard_comm_forked(void)
-{
-    return shard_process.forked;
-}
-
 int shard_group_rank(const shard_group *group)
 {
     return group ? group->rank : 0;
@@ -98,8 +93,7 @@ static void describe_data(const shard_group *group, const shard_collective *call
         snprintf(text, bytes, " of %" PRId64 " bytes", call->count);
     if (call->kind <= SHARD_COLLECTIVE_EXCHANGE)
         return;
-    bool reduces = call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
-    if (reduces && call->op >= SHARD_SUM && call->op <= SHARD_MIN)
+    if (shard_collective_reduces(call) && call->op >= SHARD_SUM && call->op <= SHARD_MIN)
         used += (size_t)snprintf(text + used, bytes - used, "%s", reductions[call->op]);
     if (call->counts)
         used += describe_counts(group, call, text + used, bytes - used);

@@ -25,7 +25,7 @@
 /* ---- collectives ---- */
 
 typedef enum shard_collective_kind {
-    SHARD_COLLECTIVE_WAIT, /* waits for a posted collective; kinds up to EXCHANGE are for the preflight check and texts only */
+    SHARD_COLLECTIVE_WAIT, /* waits for a posted collective; kinds before EXCHANGE are for the preflight check and texts only */
     SHARD_COLLECTIVE_WORLD_OPEN,
     SHARD_COLLECTIVE_GROUP_CREATE,
     SHARD_COLLECTIVE_GROUP_SPLIT,
@@ -56,6 +56,12 @@ typedef struct shard_collective {
 
 /* "all_reduce". */
 const char *shard_collective_name(shard_collective_kind kind);
+
+/* Whether data of several ranks becomes one. */
+static inline bool shard_collective_reduces(const shard_collective *call)
+{
+    return call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
+}
 
 /* A posted collective; each transport defines it. */
 typedef struct shard_request shard_request;
@@ -188,6 +194,13 @@ static inline int64_t shard_count_before(const int64_t *counts, int member)
     return before;
 }
 
+/* Of `count` elements the number of those from `at` on, at most `most`. */
+static inline int64_t shard_count_from(int64_t count, int64_t at, int64_t most)
+{
+    int64_t left = count > at ? count - at : 0;
+    return left < most ? left : most;
+}
+
 /* The number of elements of the largest of `size` pieces. */
 static inline int64_t shard_largest_count(const int64_t *counts, int size)
 {
@@ -209,6 +222,5 @@ typedef struct shard_comm_process {
 extern shard_comm_process shard_process;
 
 double shard_comm_timeout(void);
-bool shard_comm_forked(void);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "comm/function.h"
+#include "comm/preflight.h"
 #include "distributed/finalize.h"
 #include "distributed/threads.h"
 
@@ -38,7 +39,7 @@ static shard_status check_environment(void)
 static void fail_at_exit(int code, void *context)
 {
     (void)context;
-    if (shard_group_size(world) == 1 || shard_comm_forked())
+    if (shard_group_size(world) == 1 || shard_process.forked)
         return;
     shard_error(SHARD_ERROR_PEER, "exit(%d) without shard_finalize", code); /* unless the thread has an error */
     shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
@@ -122,7 +123,7 @@ int shard_finalize(void)
         device->ops->synchronize(device); /* while groups exist, which watch the wait */
     shard_world_leave(world);
     int failed = shard_last_status() != SHARD_OK;
-    bool reported = failed && shard_group_rank(world) > 0 && shard_group_failure_is_joint(world); /* by rank 0 */
+    bool reported = failed && shard_group_rank(world) > 0 && shard_error_is_joint(shard_group_size(world)); /* by rank 0 */
     if (failed && !reported)
         shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     shard_world_close(world);

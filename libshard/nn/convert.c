@@ -8,7 +8,6 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The first rank sends values to the others in row blocks of at most this many bytes. */
 #define BLOCK_BYTES ((int64_t)16 << 20)
@@ -37,8 +36,8 @@ shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split spl
     if (dim < 0)
         return make(whole, context);
     shard_group *group = split.group;
-    shard_range range =
-        shard_split_multiple(whole.dim[dim], split.multiple ? split.multiple : 1, shard_group_size(group), shard_group_rank(group));
+    shard_range range = shard_split_multiple(whole.dim[dim], split.multiple ? split.multiple : 1, shard_group_size(group),
+                                             shard_group_rank(group));
     shard_shape shape = whole;
     shape.dim[dim] = range.size;
     shard_tensor *shard = shard_as_split(make(shape, context), dim, group, range.start, whole.dim[dim]);
@@ -138,7 +137,8 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
     return shard;
 }
 
-static shard_module *convert_one(const conversion *c, const char *name, shard_module *old)
+/* Replaces the layer. NULL with the error set. */
+static shard_module *convert_one(conversion *c, const char *name, shard_module *old)
 {
     const shard_split_layer *layer = c->layer;
     shard_scope scope;
@@ -157,6 +157,10 @@ static shard_module *convert_one(const conversion *c, const char *name, shard_mo
         }
     }
     shard_scope_close(&scope);
+    if (module) {
+        shard_module_replace(old, module);
+        c->converted++;
+    }
     return module;
 }
 
@@ -176,16 +180,10 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
         char *below = name ? shard_format("%s.", name) : NULL;
         shard_module *child = shard_module_child_at(module, i);
         shard_status status = below ? SHARD_OK : shard_last_status();
-        if (status == SHARD_OK && is_wanted(c, child, name)) {
-            shard_module *parallel = convert_one(c, name, child);
-            status = parallel ? SHARD_OK : shard_last_status();
-            if (parallel) {
-                shard_module_replace(child, parallel);
-                c->converted++;
-            }
-        } else if (status == SHARD_OK) {
+        if (status == SHARD_OK && is_wanted(c, child, name))
+            status = convert_one(c, name, child) ? SHARD_OK : shard_last_status();
+        else if (status == SHARD_OK)
             status = convert_below(c, child, below);
-        }
         free(name);
         free(below);
         SHARD_TRY(status);
@@ -209,11 +207,8 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
     }
     if (is_wanted(c, *module, "")) {
         shard_module *parallel = convert_one(c, "", *module);
-        if (parallel) {
-            shard_module_replace(*module, parallel);
+        if (parallel)
             *module = parallel;
-            c->converted = 1;
-        }
     } else if (convert_below(c, *module, "") == SHARD_OK && !c->converted) {
         const char *pattern = c->pattern ? c->pattern : "*", *name = c->layer->name;
         if (c->split_already)

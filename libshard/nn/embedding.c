@@ -47,11 +47,7 @@ static const shard_layer_split *split_of(const shard_module *module)
 
 static shard_module *make_from(embedding_data what, shard_tensor *weight)
 {
-    embedding_data *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    *data = what;
-    shard_module *module = shard_module_create(&embedding_type, data);
+    shard_module *module = shard_module_make(&embedding_type, &what, sizeof what);
     return module ? shard_module_checked(module, shard_module_add_parameter(module, "weight", weight)) : NULL;
 }
 

@@ -104,11 +104,7 @@ shard_module *shard_nn_dropout(double p)
 {
     if (!(p >= 0.0 && p <= 1.0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_dropout: %g is no probability", p);
-    dropout_data *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    data->p = p;
-    return shard_module_create(&dropout_type, data);
+    return shard_module_make(&dropout_type, &(dropout_data){p}, sizeof(dropout_data));
 }
 
 /* ---- max pooling ---- */
@@ -128,9 +124,5 @@ static const shard_module_type max_pool2d_type = {
 
 shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding)
 {
-    max_pool2d_data *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    *data = (max_pool2d_data){kernel, stride, padding};
-    return shard_module_create(&max_pool2d_type, data);
+    return shard_module_make(&max_pool2d_type, &(max_pool2d_data){kernel, stride, padding}, sizeof(max_pool2d_data));
 }

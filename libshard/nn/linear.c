@@ -49,11 +49,7 @@ static const shard_layer_split *split_of(const shard_module *module)
 
 static shard_module *make_from(shard_layer_split split, bool classifies, shard_tensor *weight, shard_tensor *bias)
 {
-    linear_data *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    *data = (linear_data){split, classifies};
-    shard_module *module = shard_module_create(&linear_type, data);
+    shard_module *module = shard_module_make(&linear_type, &(linear_data){split, classifies}, sizeof(linear_data));
     if (!module)
         return NULL;
     shard_status status = shard_module_add_parameter(module, "weight", weight);
@@ -101,20 +97,19 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     if (shard_check_split(function, split.split) != SHARD_OK)
         return NULL;
     if (in < 1 || out < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: from %" PRId64 " to %" PRId64 " features; both must be at least 1", function,
-                               in, out);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: from %" PRId64 " to %" PRId64 " features; both must be at least 1",
+                               function, in, out);
     if (split.split == SHARD_SPLIT_NONE)
         split = (shard_layer_split){0};
     int64_t features = split.split == SHARD_SPLIT_ROW ? in : out;
     if (split.split != SHARD_SPLIT_NONE && (split.multiple < 1 || features % split.multiple))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features are not divided by split_multiple %" PRId64, function,
-                               features, split.multiple);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features are not divided by split_multiple %" PRId64,
+                               function, features, split.multiple);
     shard_scope scope;
     shard_scope_open(&scope);
     const shard_split_layer *layer = &shard_split_linear;
     initial values = {1.0 / sqrt((double)in), options.dtype};
-    shard_tensor *weight =
-        shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split, make_values, &values);
+    shard_tensor *weight = shard_make_shard(SHARD_SHAPE(out, in), layer->weight_dim[split.split], split, make_values, &values);
     shard_tensor *bias =
         options.bias ? shard_make_shard(SHARD_SHAPE(out), layer->bias_dim[split.split], split, make_values, &values) : NULL;
     shard_module *module = weight && (bias || !options.bias) ? make_from(split, classifies, weight, bias) : NULL;

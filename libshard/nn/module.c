@@ -51,6 +51,15 @@ shard_module *shard_module_create(const shard_module_type *type, void *data)
     return NULL;
 }
 
+shard_module *shard_module_make(const shard_module_type *type, const void *data, size_t bytes)
+{
+    void *copy = shard_calloc(1, bytes);
+    if (!copy)
+        return NULL;
+    memcpy(copy, data, bytes);
+    return shard_module_create(type, copy);
+}
+
 static void destroy(shard_module *module)
 {
     for (int64_t i = 0; i < module->child_count; i++) {
@@ -146,8 +155,9 @@ static shard_status take_value(shard_tensor *tensor, bool is_parameter)
 static shard_status add_value(shard_module *module, const char *name, shard_tensor *tensor, bool is_parameter)
 {
     if (!module || !name || !tensor)
-        return shard_null_argument(is_parameter ? "shard_module_add_parameter" : "shard_module_add_buffer",
-                                   !module ? "module" : !name ? "name" : "tensor");
+        return shard_null_argument(is_parameter ? "shard_module_add_parameter" : "shard_module_add_buffer", !module ? "module"
+                                                                                                            : !name ? "name"
+                                                                                                                    : "tensor");
     SHARD_TRY(check_name(module, name));
     SHARD_TRY(check_value(module, name, tensor, is_parameter));
     SHARD_TRY(shard_grow(&module->values, &module->value_capacity, module->value_count + 1, sizeof *module->values));

@@ -48,6 +48,9 @@ void shard_module_rest(shard_module *module);
 /* The destroy function of types whose data is one allocation. */
 void shard_module_free(shard_module *module);
 
+/* Makes a module with a copy of the data, of a type that shard_module_free destroys. NULL with the error set. */
+shard_module *shard_module_make(const shard_module_type *type, const void *data, size_t bytes);
+
 /* Destroys a module that could not be added to a parent, unless it has one already. NULL is fine. */
 void shard_module_abandon(shard_module *module);
 

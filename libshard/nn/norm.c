@@ -42,8 +42,8 @@ static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_ten
         count_or_capture(batches);
     return shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
                             shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), .training = training,
-                            .momentum = options->momentum, .eps = options->eps, .group = options->group,
-                            .residual = residual, .relu = relu);
+                            .momentum = options->momentum, .eps = options->eps, .group = options->group, .residual = residual,
+                            .relu = relu);
 }
 
 static shard_tensor *batch_norm_forward(shard_module *module, shard_tensor *x)
@@ -85,11 +85,7 @@ shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_no
         return NULL;
     if (channels < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: %" PRId64 " channels", channels);
-    shard_nn_batch_norm_options *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    *data = options;
-    shard_module *module = shard_module_create(&batch_norm_type, data);
+    shard_module *module = shard_module_make(&batch_norm_type, &options, sizeof options);
     if (!module)
         return NULL;
     shard_dtype dtype = shard_norm_dtype(options.dtype);
@@ -135,11 +131,7 @@ shard_module *shard_nn_layer_norm_with(int64_t size, double eps, const shard_nn_
         return NULL;
     if (size < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: %" PRId64 " features", size);
-    layer_norm_data *data = shard_calloc(1, sizeof *data);
-    if (!data)
-        return NULL;
-    data->eps = eps;
-    shard_module *module = shard_module_create(&layer_norm_type, data);
+    shard_module *module = shard_module_make(&layer_norm_type, &(layer_norm_data){eps}, sizeof(layer_norm_data));
     if (!module || !options.elementwise_affine)
         return module;
     shard_dtype dtype = shard_norm_dtype(options.dtype);

@@ -12,8 +12,6 @@
 #include "op/cross_entropy.h"
 #include "op/deferred_linear.h"
 
-#include <inttypes.h>
-
 static const char function[] = "shard_binary_cross_entropy_with_logits";
 static const shard_binary_faults faults = SHARD_BINARY_FAULTS("shard_binary_cross_entropy_with_logits");
 

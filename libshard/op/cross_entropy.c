@@ -40,20 +40,17 @@ typedef struct loss_call {
 
 /* ---- backward ---- */
 
-/* [rows], float64: the gradient with respect to each row's loss. */
-static shard_tensor *row_gradients(shard_tensor *logits, int64_t rows, const double *factor, shard_tensor *dy)
+double *shard_cross_entropy_row_scales(const shard_tensor *like, int64_t rows, const double *factor, shard_tensor *dy)
 {
     int64_t count = shard_numel(dy);
-    shard_tensor *wide = shard_workspace(logits, count, SHARD_FLOAT64), *result = shard_workspace(logits, rows, SHARD_FLOAT64);
+    shard_tensor *wide = shard_workspace(like, count, SHARD_FLOAT64), *scale = shard_workspace(like, rows, SHARD_FLOAT64);
     void *memory[3];
-    if (!wide || !result || !shard_load(SHARD_INPUTS(dy, wide, result), memory))
-        return NULL;
-    if (SHARD_RUN(dy, cast, count, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
+    if (!wide || !scale || !shard_load(SHARD_INPUTS(dy, wide, scale), memory) ||
+        SHARD_RUN(dy, cast, count, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
         return NULL;
     bool reduced = dy->shape.ndim == 0; /* one dy for all rows */
     const shard_expansion over = shard_expansion_rows(reduced ? rows : 1, reduced ? 1 : rows);
-    shard_status status = SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64);
-    return status == SHARD_OK ? result : NULL;
+    return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
 }
 
 /* The gradient overwrites logits that no other tensor uses: with many classes they are the largest tensor. Else it
@@ -77,14 +74,14 @@ static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tens
         !shard_load_rows(SHARD_INPUTS(logits), memory + LOGITS, &shape.pitch))
         return shard_last_status();
     const double *number = memory[NUMBERS];
-    shard_tensor *scale = row_gradients(logits, shape.rows, number + SHARD_CE_FACTOR * shape.rows, dy);
+    double *scale = shard_cross_entropy_row_scales(logits, shape.rows, number + SHARD_CE_FACTOR * shape.rows, dy);
     dx[0] = scale ? gradient_memory(node, logits, shape.pitch) : NULL;
     if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &(int64_t){0}))
         return shard_last_status();
     bool labels = saved[TARGET]->dtype == SHARD_INT64;
     return SHARD_RUN(logits, cross_entropy_backward, &shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
                      labels ? NULL : memory[TARGET], memory[WEIGHT], number + SHARD_CE_LSE * shape.rows,
-                     number + SHARD_CE_SLOPE * shape.rows, shard_tensor_memory(scale), to, logits->dtype);
+                     number + SHARD_CE_SLOPE * shape.rows, scale, to, logits->dtype);
 }
 
 static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backward = loss_backward};
@@ -156,17 +153,6 @@ uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cros
     return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }
 
-/* Whether x, a parameter of the loss, is floating; it gets no gradient. */
-static bool check_constant(const loss_call *call, shard_tensor *x, const char *what)
-{
-    if (!shard_check_operands(call->rows.function, SHARD_INPUTS(call->rows.logits, x)))
-        return false;
-    if (!shard_will_record(SHARD_INPUTS(x)))
-        return true;
-    shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s require a gradient, but get none; shard_detach them", call->rows.function, what);
-    return false;
-}
-
 static bool check_probabilities(const loss_call *call)
 {
     const shard_tensor *logits = call->rows.logits, *target = call->target;
@@ -178,8 +164,13 @@ static bool check_probabilities(const loss_call *call)
                     shard_shape_text(&logits->shape));
         return false;
     }
-    if (!check_constant(call, call->target, "probabilities"))
+    if (!shard_check_operands(call->rows.function, SHARD_INPUTS(call->rows.logits, call->target)))
         return false;
+    if (shard_will_record(SHARD_INPUTS(call->target))) {
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: probabilities require a gradient, but get none; shard_detach them",
+                    call->rows.function);
+        return false;
+    }
     if (!shard_shape_equal(&target->shape, &logits->shape)) {
         shard_error(SHARD_ERROR_SHAPE, "%s: probabilities of shape %s for logits of shape %s", call->rows.function,
                     shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
@@ -322,28 +313,19 @@ shard_tensor *shard_cross_entropy_join(const shard_class_rows *rows, bool mean, 
                                            rows->part, ahead, memory[1], memory[2], number, number + count, memory[3]));
 }
 
-shard_tensor *shard_cross_entropy_write_loss(const shard_class_rows *rows, shard_tensor *numbers, bool each, shard_tensor *y)
+shard_tensor *shard_cross_entropy_result(const shard_class_rows *rows, shard_reduction reduction, shard_tensor *numbers)
 {
+    shard_tensor *logits = rows->logits;
+    bool each = reduction == SHARD_REDUCTION_NONE;
+    shard_dtype dtype = shard_autocast_wide_type(logits->dtype);
+    shard_tensor *y = each ? shard_class_rows_make(rows, dtype) : shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
     void *memory[2];
     if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))
         return NULL;
+    if (!each && !rows->group && !shard_is_local(logits))
+        y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
     const double *from = (double *)memory[0] + (each ? SHARD_CE_LOSS : SHARD_CE_NUMBERS) * rows->shape.rows;
     return shard_result(y, SHARD_RUN(y, cast, shard_numel(y), from, SHARD_FLOAT64, memory[1], y->dtype));
-}
-
-static shard_tensor *make_result(const loss_call *call, shard_tensor *numbers)
-{
-    shard_tensor *logits = call->rows.logits;
-    shard_dtype dtype = shard_autocast_wide_type(logits->dtype);
-    shard_tensor *y;
-    if (call->reduction == SHARD_REDUCTION_NONE) {
-        y = shard_class_rows_make(&call->rows, dtype);
-    } else {
-        y = shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
-        if (y && !call->rows.group && !shard_is_local(logits))
-            y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = logits->placement.group};
-    }
-    return shard_cross_entropy_write_loss(&call->rows, numbers, call->reduction == SHARD_REDUCTION_NONE, y);
 }
 
 static shard_tensor *record(const loss_call *call, shard_tensor *y, shard_tensor *numbers)
@@ -391,7 +373,7 @@ static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logit
         return NULL;
     shard_tensor *numbers =
         shard_cross_entropy_join(&call->rows, call->reduction == SHARD_REDUCTION_MEAN, call->ranked, &call->rank);
-    return record(call, make_result(call, numbers), numbers);
+    return record(call, shard_cross_entropy_result(&call->rows, call->reduction, numbers), numbers);
 }
 
 /* Whether shard_linear_cross_entropy has this loss. */

@@ -23,9 +23,12 @@ int64_t *shard_cross_entropy_ahead(const shard_class_rows *rows, bool ranked, do
  * labels' ranks, of the rows' shape, or NULL if they are not counted. mean: the reduction is that. NULL with the error set. */
 shard_tensor *shard_cross_entropy_join(const shard_class_rows *rows, bool mean, bool ranked, shard_tensor **rank);
 
-/* Writes the loss of these numbers to y, cast to its dtype: that of each row, or the reduced one. Returns y; NULL with the error
- * set, also if an argument is NULL. */
-shard_tensor *shard_cross_entropy_write_loss(const shard_class_rows *rows, shard_tensor *numbers, bool each, shard_tensor *y);
+/* The loss of these numbers: of each row, or reduced. NULL with the error set, also if numbers is NULL. */
+shard_tensor *shard_cross_entropy_result(const shard_class_rows *rows, shard_reduction reduction, shard_tensor *numbers);
+
+/* [rows], float64, on like's device: the derivative of the result by each row's loss, `factor`, times dy. NULL with the error
+ * set. */
+double *shard_cross_entropy_row_scales(const shard_tensor *like, int64_t rows, const double *factor, shard_tensor *dy);
 
 /* shard_linear_cross_entropy, whose errors name `function`; faults: with its name. */
 shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_class_faults *faults, shard_tensor *x,

@@ -1,4 +1,5 @@
 /* Operations of the program: shard_custom_op_apply. */
+#include "comm/preflight.h"
 #include "op/autocast.h"
 #include "op/op.h"
 
@@ -85,14 +86,13 @@ shard_tensor *shard_custom_op_make_gradient(shard_custom_op *op, int input)
  * error already. */
 static shard_status finish(const shard_custom_op_type *type, const char *function, shard_status before, shard_status status)
 {
-    static const shard_group alone = {.size = 1};
     shard_status now = shard_last_status();
     if (before != SHARD_OK) /* the first error stays */
         return status;
     if (now == SHARD_OK)
         return status == SHARD_OK ? SHARD_OK
                                   : shard_error(status, "%s of %s failed and gave no reason (shard_error)", function, type->name);
-    if (shard_group_failure_is_joint(&alone))
+    if (shard_error_is_joint(1))
         return now;
     char *text = shard_format("%s of %s: %s", function, type->name, shard_last_error());
     if (text)

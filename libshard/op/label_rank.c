@@ -3,7 +3,6 @@
 
 #include "comm/function.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_label_rank");
@@ -40,8 +39,8 @@ static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int6
     if (rows.members == 1)
         return rank;
     void *memory = rank ? shard_tensor_memory(rank) : NULL;
-    return shard_result(rank, shard_group_all_reduce(rows.group, shard_device_of(logits), memory, rows.shape.rows, SHARD_INT64,
-                                                     SHARD_SUM));
+    return shard_result(
+        rank, shard_group_all_reduce(rows.group, shard_device_of(logits), memory, rows.shape.rows, SHARD_INT64, SHARD_SUM));
 }
 
 shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index)

@@ -42,16 +42,15 @@ typedef struct binary_head_call {
 
 typedef struct binary_head_context {
     shard_cross_entropy_shape shape;
-    int64_t in, pairs;
+    int64_t pairs;
     double factor; /* of the sum of the losses */
-    shard_group *group;
 } binary_head_context;
 
 /* The head of OPERANDS in memory. */
 static shard_head head_of(const binary_head_context *c, const shard_tensor *x, const shard_tensor *weight, void *const *memory)
 {
     return (shard_head){.loss = c->shape,
-                        .in = c->in,
+                        .in = weight->shape.dim[1],
                         .dtype = x->dtype,
                         .weight_dtype = weight->dtype,
                         .x = memory[X],
@@ -103,7 +102,7 @@ static shard_status binary_head_backward(shard_node *node, shard_tensor *dy, sha
                                                  [SHARD_HEAD_POSITIVE] = node->saved[POSITIVE],
                                                  [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN],
                                                  [SHARD_HEAD_POSITIVE_ORIGIN] = node->saved[POSITIVE_ORIGIN]};
-    return shard_linear_head_backward(node, &h, &rows, NULL, memory[SUM], c->group, kept, node->saved[STASH], dx);
+    return shard_linear_head_backward(node, &h, &rows, NULL, memory[SUM], kept, node->saved[STASH], dx);
 }
 
 static const shard_node_type binary_head_type = {.name = "shard_linear_binary_cross_entropy", .backward = binary_head_backward};
@@ -129,11 +128,7 @@ static bool read_arguments(binary_head_call *call, shard_tensor *target, const s
 
 static binary_head_context context_of(const binary_head_call *call)
 {
-    return (binary_head_context){.shape = call->loss.rows.shape,
-                                 .in = call->operand[WEIGHT]->shape.dim[1],
-                                 .pairs = call->loss.shape.pairs,
-                                 .factor = call->loss.factor,
-                                 .group = call->loss.rows.group};
+    return (binary_head_context){.shape = call->loss.rows.shape, .pairs = call->loss.shape.pairs, .factor = call->loss.factor};
 }
 
 /* The sum of the local losses, for the exchange, and the sum for the features' gradient. */
@@ -144,7 +139,7 @@ static bool measure_local(binary_head_call *call)
     const binary_head_context c = context_of(call);
     void *memory[OPERANDS + 1] = {NULL};
     if (shard_will_record(SHARD_INPUTS(call->input[X]))) {
-        call->sum = shard_workspace(x, c.shape.rows * c.in, shard_head_wide(x->dtype));
+        call->sum = shard_workspace(x, c.shape.rows * weight->shape.dim[1], shard_head_wide(x->dtype));
         if (!call->sum)
             return false;
     }

@@ -33,9 +33,7 @@ typedef struct head_call {
     shard_tensor *class_weight; /* of the local classes, of the wide type; NULL: ones */
     shard_tensor *weight_given; /* that it is a copy of, or a part; NULL: none */
     shard_reduction reduction;
-    int64_t in;
-    bool samples; /* the classes of `sampled` are all that count */
-    shard_sampled sampled;
+    shard_sampled sampled;           /* with a list: its classes are all that count */
     shard_tensor *correction;        /* of the sample; NULL: none */
     shard_cross_entropy_shape shape; /* of the head: of all classes or of the sample */
     bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
@@ -52,20 +50,17 @@ typedef struct head_call {
 
 typedef struct head_context {
     shard_cross_entropy_shape shape;
-    int64_t in;
-    bool reduced;    /* the loss is one number */
     bool normalized; /* shard_head.normalized */
-    shard_group *group;
 } head_context;
 
 /* ---- backward ---- */
 
 /* The head of OPERANDS in memory. */
-static shard_head head_of(const shard_cross_entropy_shape *shape, int64_t in, const shard_tensor *x, const shard_tensor *weight,
+static shard_head head_of(const shard_cross_entropy_shape *shape, const shard_tensor *x, const shard_tensor *weight,
                           void *const *memory)
 {
     return (shard_head){.loss = *shape,
-                        .in = in,
+                        .in = weight->shape.dim[1],
                         .dtype = x->dtype,
                         .weight_dtype = weight->dtype,
                         .x = memory[X],
@@ -79,21 +74,8 @@ static shard_head head_of(const shard_cross_entropy_shape *shape, int64_t in, co
                         .label_row = memory[LABEL_ROW]};
 }
 
-/* [rows], float64: the derivative of the result by each row's loss, times dy. */
-static double *row_scales(const head_context *c, shard_tensor *like, const double *factor, shard_tensor *dy)
-{
-    int64_t count = shard_numel(dy), rows = c->shape.rows;
-    shard_tensor *wide = shard_workspace(like, count, SHARD_FLOAT64), *scale = shard_workspace(like, rows, SHARD_FLOAT64);
-    void *memory[3];
-    if (!wide || !scale || !shard_load(SHARD_INPUTS(dy, wide, scale), memory) ||
-        SHARD_RUN(dy, cast, count, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
-        return NULL;
-    const shard_expansion over = shard_expansion_rows(c->reduced ? rows : 1, c->reduced ? 1 : rows);
-    return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
-}
-
 static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, const double *stats,
-                                   const void *sum, shard_group *group, shard_tensor **dx)
+                                   const void *sum, shard_tensor **dx)
 {
     shard_dtype wide = shard_head_wide(h->dtype);
     shard_tensor *to = shard_make_gradient(node, X);
@@ -104,8 +86,8 @@ static shard_status input_gradient(shard_node *node, const shard_head *h, const 
     SHARD_TRY(shard_head_input_gradient(shard_device_of(to), h, stats, sum, rows, result));
     if (computed != to)
         SHARD_TRY(SHARD_RUN(to, cast, shard_numel(to), result, wide, shard_tensor_memory(to), to->dtype));
-    if (group)
-        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = group};
+    if (node->group)
+        to->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = node->group};
     dx[X] = to;
     return SHARD_OK;
 }
@@ -162,11 +144,11 @@ static bool may_defer(const shard_node *node, const shard_head *h, shard_tensor 
 }
 
 shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_head_rows *rows,
-                                        const double *stats, const void *sum, shard_group *group, shard_tensor *const *kept,
-                                        shard_tensor *stash, shard_tensor **dx)
+                                        const double *stats, const void *sum, shard_tensor *const *kept, shard_tensor *stash,
+                                        shard_tensor **dx)
 {
     if (shard_wants(node, X))
-        SHARD_TRY(input_gradient(node, head, rows, stats, sum, group, dx));
+        SHARD_TRY(input_gradient(node, head, rows, stats, sum, dx));
     shard_gradient_source *source;
     if (may_defer(node, head, kept, &source))
         return defer(node, head, rows, source, kept, stash, dx);
@@ -180,13 +162,13 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
     void *memory[SAVED];
     if (!shard_saved_all(node, SAVED, saved) || !shard_load(SAVED, saved, memory))
         return shard_last_status();
-    shard_head h = head_of(&c->shape, c->in, saved[X], saved[WEIGHT], memory);
+    shard_head h = head_of(&c->shape, saved[X], saved[WEIGHT], memory);
     shard_head_set_stash(&h, saved[STASH]);
     h.normalized = c->normalized;
     shard_label_margins_set(&h, memory[MARGIN_SHIFT], memory[MARGIN_NUMBERS]);
     const double *number = memory[NUMBERS];
     shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .slope = number + SHARD_CE_SLOPE * c->shape.rows};
-    rows.scale = row_scales(c, saved[X], number + SHARD_CE_FACTOR * c->shape.rows, dy);
+    rows.scale = shard_cross_entropy_row_scales(saved[X], c->shape.rows, number + SHARD_CE_FACTOR * c->shape.rows, dy);
     if (!rows.scale)
         return shard_last_status();
     shard_tensor *const kept[SHARD_HEAD_KEPT] = {[SHARD_HEAD_WEIGHT] = node->saved[WEIGHT],
@@ -198,8 +180,8 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
                                                  [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN],
                                                  [SHARD_HEAD_CORRECTION_ORIGIN] = node->saved[CORRECTION_ORIGIN]};
     const double *stats = memory[SUMS];
-    return shard_linear_head_backward(node, &h, &rows, stats, stats ? stats + SHARD_CE_STATS * c->shape.rows : NULL, c->group,
-                                      kept, node->saved[STASH], dx);
+    return shard_linear_head_backward(node, &h, &rows, stats, stats ? stats + SHARD_CE_STATS * c->shape.rows : NULL, kept,
+                                      node->saved[STASH], dx);
 }
 
 static const shard_node_type head_type = {.name = "shard_linear_cross_entropy", .backward = head_backward};
@@ -336,17 +318,7 @@ static bool read_arguments(head_call *call, const shard_cross_entropy_options *o
         return false;
     call->rows.x = call->operand[X];
     call->rows.weight = call->operand[WEIGHT];
-    call->in = call->operand[WEIGHT]->shape.dim[1];
     return shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) && read_options(call, options);
-}
-
-/* Makes the head that of the sampled classes, as shard_sampled_open. */
-static shard_status sample_classes(head_call *call, bool ready, shard_tensor *sample, double smoothing)
-{
-    call->samples = true;
-    SHARD_TRY(shard_sampled_open(&call->rows, ready, sample, call->correction, smoothing, &call->sampled, &call->shape));
-    call->target = call->sampled.target;
-    return SHARD_OK;
 }
 
 /* Adds the correction to the bias of the sampled classes, or makes it the bias. */
@@ -406,7 +378,7 @@ static bool pick_local(head_call *call)
     void *memory[OPERANDS];
     if (!shard_class_rows_open(rows, rows->shape.rows) || !load(call, memory))
         return false;
-    shard_head h = head_of(&rows->shape, call->in, x, call->operand[WEIGHT], memory);
+    shard_head h = head_of(&rows->shape, x, call->operand[WEIGHT], memory);
     return shard_head_label_logits(shard_device_of(x), &h, rows->local) == SHARD_OK;
 }
 
@@ -418,10 +390,10 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
     int64_t doubles = rows->shape.rows * SHARD_CE_STATS, wide = (int64_t)shard_dtype_size(shard_head_wide(x->dtype));
     bool records = shard_will_record(SHARD_INPUTS(call->input[X]));
     void *memory[OPERANDS];
-    if (!shard_class_rows_open(rows, doubles + call->ranked * rows->shape.rows) || (call->samples && !pick_sampled(call)) ||
+    if (!shard_class_rows_open(rows, doubles + call->ranked * rows->shape.rows) || (call->sampled.list && !pick_sampled(call)) ||
         !load(call, memory))
         return false;
-    shard_head h = head_of(&call->shape, call->in, x, weight, memory);
+    shard_head h = head_of(&call->shape, x, weight, memory);
     h.normalized = call->normalized;
     if (call->has_margins && !shard_label_margins_compute(&call->margins, x, &h))
         return false;
@@ -434,7 +406,7 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
-    int64_t bytes = rows->shape.rows * call->in * wide;
+    int64_t bytes = rows->shape.rows * h.in * wide;
     call->sums = shard_workspace(x, doubles + (bytes + (int64_t)sizeof(double) - 1) / (int64_t)sizeof(double), SHARD_FLOAT64);
     double *stats = call->sums ? shard_tensor_memory(call->sums) : NULL;
     size_t width = (size_t)doubles * sizeof(double);
@@ -455,23 +427,12 @@ static shard_status measure(head_call *call, bool ready)
     return shard_class_rows_gather(&call->rows, ready && measure_local(call, logit));
 }
 
-static shard_tensor *make_result(const head_call *call, shard_tensor *numbers)
-{
-    shard_tensor *logits = call->rows.logits;
-    bool each = call->reduction == SHARD_REDUCTION_NONE;
-    shard_dtype dtype = shard_head_wide(logits->dtype);
-    shard_tensor *y =
-        each ? shard_class_rows_make(&call->rows, dtype) : shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
-    return shard_cross_entropy_write_loss(&call->rows, numbers, each, y);
-}
-
 static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor *numbers)
 {
     shard_node *node = shard_record(&head_type, y, INPUTS, call->input, sizeof(head_context));
     if (!node)
         return shard_last_status() == SHARD_OK ? y : NULL;
-    *(head_context *)node->context =
-        (head_context){call->shape, call->in, call->reduction != SHARD_REDUCTION_NONE, call->normalized, call->rows.group};
+    *(head_context *)node->context = (head_context){call->shape, call->normalized};
     node->group = call->rows.group; /* NULL unless the classes are split */
     for (int i = 0; i < INPUTS; i++)
         shard_save_for_backward(node, i, call->operand[i]);
@@ -485,7 +446,7 @@ static shard_tensor *record(const head_call *call, shard_tensor *y, shard_tensor
     shard_save_for_backward(node, STASH, call->stash);
     shard_save_for_backward(node, MARGIN_SHIFT, call->margins.shift);
     shard_save_for_backward(node, MARGIN_NUMBERS, call->margins.numbers);
-    shard_save_for_backward(node, BIAS_ORIGIN, call->samples ? call->input[BIAS] : NULL);
+    shard_save_for_backward(node, BIAS_ORIGIN, call->sampled.list ? call->input[BIAS] : NULL);
     shard_save_for_backward(node, CLASS_WEIGHT_ORIGIN, call->weight_given);
     shard_save_for_backward(node, CORRECTION_ORIGIN, call->correction);
     return y;
@@ -502,13 +463,17 @@ static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_
         call->rows.options = shard_label_margins_hash(shard_cross_entropy_hash(&call->rows, options, call->ranked),
                                                       call->normalized, &call->margins);
     call->shape = call->rows.shape;
-    if (options->sample && sample_classes(call, ready, options->sample, options->label_smoothing) != SHARD_OK)
-        return NULL;
+    if (options->sample) {
+        if (shard_sampled_open(&call->rows, ready, options->sample, call->correction, options->label_smoothing, &call->sampled,
+                               &call->shape) != SHARD_OK)
+            return NULL;
+        call->target = call->sampled.target;
+    }
     if (measure(call, ready) != SHARD_OK)
         return NULL;
     shard_tensor *numbers =
         shard_cross_entropy_join(&call->rows, call->reduction == SHARD_REDUCTION_MEAN, call->ranked, &call->rank);
-    shard_tensor *y = make_result(call, numbers);
+    shard_tensor *y = shard_cross_entropy_result(&call->rows, call->reduction, numbers);
     return y ? record(call, y, numbers) : NULL;
 }
 

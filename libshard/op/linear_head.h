@@ -17,10 +17,10 @@ shard_tensor *shard_linear_head_logits(const char *function, shard_tensor *const
 bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, double share, shard_dtype dtype,
                              shard_tensor **stash);
 
-/* The gradients of the node's inputs. sums: the statistics, then the sums of the forward. group: over which classes are split,
- * or NULL. kept [SHARD_HEAD_KEPT]: as for shard_head_source_create. */
+/* The gradients of the node's inputs. sums: the statistics, then the sums of the forward. node->group: over which classes
+ * are split, or NULL. kept [SHARD_HEAD_KEPT]: as for shard_head_source_create. */
 shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_head_rows *rows,
-                                        const double *stats, const void *sum, shard_group *group, shard_tensor *const *kept,
+                                        const double *stats, const void *sum, shard_tensor *const *kept,
                                         shard_tensor *stash, shard_tensor **dx);
 
 #endif

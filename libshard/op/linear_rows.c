@@ -5,12 +5,12 @@
 typedef struct blocks {
     shard_device *device;
     shard_rows *of;
-    shard_dtype dtype;         /* of the computation */
-    shard_dtype stored;        /* of the weight */
-    int64_t rows, in, out;     /* of x and the weight */
-    int64_t pitch, pitch_x;    /* of the matrix of out columns, and of x */
-    shard_tensor *cast;        /* the largest block's rows of the weight, in dtype */
-    int64_t first, count;      /* of the current block */
+    shard_dtype dtype;      /* of the computation */
+    shard_dtype stored;     /* of the weight */
+    int64_t rows, in, out;  /* of x and the weight */
+    int64_t pitch, pitch_x; /* of the matrix of out columns, and of x */
+    shard_tensor *cast;     /* the largest block's rows of the weight, in dtype */
+    int64_t first, count;   /* of the current block */
 } blocks;
 
 /* Starts before the first block; an error is the thread's. */
@@ -134,7 +134,7 @@ shard_status shard_linear_rows_weight_gradient(shard_tensor *dy, shard_tensor *w
     b.pitch_x = pitch[1];
     while (next_block(&b)) {
         weight_block(&b, memory[0], memory[1], b.of->gradient(b.of, b.first, b.count));
-        b.of->gradient_take(b.of, b.first, b.count);
+        b.of->gradient_take(b.of, b.count);
     }
     shard_release(b.cast);
     return b.of->gradient_end(b.of);

@@ -4,10 +4,8 @@
  * needs the labels and one number for each row.
  */
 #include "base/options.h"
-#include "comm/function.h"
 #include "op/label_margins.h"
 
-#include <inttypes.h>
 #include <math.h>
 
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_margin_logits");
@@ -77,18 +75,13 @@ static bool read_labels(shard_class_rows *rows, shard_tensor *cosines, shard_ten
 static shard_tensor *margin_logits(shard_tensor *cosines, shard_tensor *labels, const shard_margin_logits_options *options)
 {
     shard_class_rows rows = {.function = "shard_margin_logits", .faults = &faults};
-    shard_tensor *row_m2, *row_m3;
-    if (!read_labels(&rows, cosines, labels, options->ignore_index) || !shard_margin_check(rows.function, options) ||
-        !shard_class_rows_widen(&rows, options->row_m2, "row_m2", &row_m2) ||
-        !shard_class_rows_widen(&rows, options->row_m3, "row_m3", &row_m3))
+    shard_label_margins margins = {.margin.scale = options->scale};
+    if (!read_labels(&rows, cosines, labels, options->ignore_index) || !shard_label_margins_read(&rows, options, &margins))
         return NULL;
-    margin_context c = {
-        .shape = rows.shape,
-        .margin = {
-            .scale = options->scale, .m1 = options->m1, .m2 = options->m2, .m3 = options->m3, .rule = (int64_t)options->rule}};
+    margin_context c = {.shape = rows.shape, .margin = margins.margin};
     shard_tensor *y = shard_tensor_like(cosines), *slope = shard_workspace(cosines, rows.shape.rows, SHARD_FLOAT64);
     void *memory[4], *xy[2];
-    if (!y || !slope || !shard_load(SHARD_INPUTS(labels, row_m2, row_m3, slope), memory) ||
+    if (!y || !slope || !shard_load(SHARD_INPUTS(labels, margins.row_m2, margins.row_m3, slope), memory) ||
         !shard_load_alike(cosines, y, xy, &c.shape.pitch))
         return NULL;
     y = shard_result(y, SHARD_RUN(cosines, margin_logits, &c.shape, &c.margin, xy[0], memory[0], memory[1], memory[2], xy[1],

@@ -17,7 +17,7 @@ typedef struct shard_rows {
     bool (*gradient_begin)(struct shard_rows *, const shard_pending_sums *);
     /* Memory for the gradient of a block, in the weight's type. gradient_take then reads it. */
     void *(*gradient)(struct shard_rows *, int64_t first, int64_t count);
-    shard_status (*gradient_take)(struct shard_rows *, int64_t first, int64_t count);
+    void (*gradient_take)(struct shard_rows *, int64_t count);
     shard_status (*gradient_end)(struct shard_rows *);
 } shard_rows;
 

@@ -6,7 +6,6 @@
 
 #include "base/math.h"
 #include "base/random.h"
-#include "comm/function.h"
 #include "device/graph.h"
 
 #include <math.h>

@@ -60,12 +60,7 @@ static shard_optimizer *make(bool decoupled, const shard_tensors *parameters, co
     const shard_optimizer_ops *ops = &kinds[decoupled][options->amsgrad];
     if (shard_check_adam(ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {.lr = options->lr,
-                                         .weight_decay = options->weight_decay,
-                                         .decay_1d = options->decay_1d,
-                                         .rounding = options->rounding,
-                                         .seed = options->seed,
-                                         .state_dtype = options->state_dtype};
+    shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(*options), .state_dtype = options->state_dtype};
     adam_settings settings = {.options = *options, .decoupled = decoupled};
     return shard_optimizer_make(ops, parameters, defaults, &settings, sizeof settings);
 }

@@ -12,12 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int by_slot(const void *a, const void *b)
-{
-    const shard_slot *x = ((const shard_run *)a)->slot, *y = ((const shard_run *)b)->slot;
-    return (x > y) - (x < y);
-}
-
 /* The runs of this rank's gradients, or of those that count, without those that are left out: an array with room for every
  * slot, of which *count are used. In the slots' order, not that of addresses: a sum over them has the same bits in each run of
  * a program. NULL with the error set. */
@@ -41,7 +35,7 @@ static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
         }
     }
     if (all && (*count = shard_runs_join(all, *count)))
-        qsort(all, (size_t)*count, sizeof *all, by_slot);
+        qsort(all, (size_t)*count, sizeof *all, shard_runs_by_slot);
     return all;
 }
 

@@ -40,12 +40,6 @@ shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer)
 
 /* ---- a step ---- */
 
-/* The dtype of the rows' gradients. */
-static shard_dtype wide_of(const shard_tensor *matrix)
-{
-    return matrix->dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;
-}
-
 typedef struct rows_step {
     const shard_optimizer *optimizer;
     const shard_slot *slot;
@@ -102,7 +96,7 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     update.value = shard_tensor_memory(matrix); /* the writes count afterwards: the gradient is computed from the values */
     SHARD_TRY(update.value ? shard_take_states(optimizer, slot, &update) : shard_last_status());
     rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
-    context.types.gradient = wide_of(matrix);
+    context.types.gradient = shard_head_wide(matrix->dtype);
     shard_row_receiver receiver = {.take = step_rows, .context = &context};
     if (shard_device_of(matrix)->lists_rows && matrix->dtype != SHARD_FLOAT64)
         receiver.take_list = step_listed_rows;
@@ -139,7 +133,7 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
     shard_range rows = rows_of(slot);
     size_t bytes = (size_t)rows.size * sizeof(double);
     rows_sum context = {rows.start, columns_of(slot), power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes),
-                        wide_of(matrix)};
+                        shard_head_wide(matrix->dtype)};
     const shard_row_receiver receiver = {
         .take = sum_rows, .take_list = device->lists_rows ? sum_listed_rows : NULL, .context = &context};
     shard_status status = context.sums ? device->ops->zero(device, context.sums, bytes) : shard_last_status();

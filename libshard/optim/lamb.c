@@ -57,12 +57,7 @@ shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_la
         return NULL;
     if (shard_check_adam("shard_lamb", options.lr, options.beta1, options.beta2, options.eps, options.weight_decay) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {.lr = options.lr,
-                                         .weight_decay = options.weight_decay,
-                                         .decay_1d = options.decay_1d,
-                                         .adapt_1d = options.adapt_1d,
-                                         .rounding = options.rounding,
-                                         .seed = options.seed,
+    shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .adapt_1d = options.adapt_1d,
                                          .state_dtype = options.state_dtype};
     return shard_optimizer_make(&lamb, parameters, defaults, &options, sizeof options);
 }

@@ -47,12 +47,7 @@ shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_la
     SHARD_READ_OPTIONS(shard_lars_options, SHARD_LARS_OPTIONS_INIT, options, given);
     if (!options_ok || check(&options) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {.lr = options.lr,
-                                         .weight_decay = options.weight_decay,
-                                         .decay_1d = options.decay_1d,
-                                         .adapt_1d = options.adapt_1d,
-                                         .rounding = options.rounding,
-                                         .seed = options.seed,
+    shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .adapt_1d = options.adapt_1d,
                                          .state_dtype = options.state_dtype};
     return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &options, sizeof options);
 }

@@ -90,10 +90,11 @@ static shard_status check_names(const shard_optimizer *optimizer, const shard_te
         if (!name)
             return shard_last_status();
         if (shard_tensors_find(optimizer->parameters, name))
-            status = shard_error(SHARD_ERROR_ARGUMENT,
-                                 "shard_optimizer_add_param_group: another parameter of the optimizer is called \"%s\" already: give "
-                                 "this group %s .prefix, as in .prefix = \"head.\"",
-                                 name, prefix ? "another" : "a");
+            status =
+                shard_error(SHARD_ERROR_ARGUMENT,
+                            "shard_optimizer_add_param_group: another parameter of the optimizer is called \"%s\" already: give "
+                            "this group %s .prefix, as in .prefix = \"head.\"",
+                            name, prefix ? "another" : "a");
         free(name);
     }
     return status;
@@ -294,13 +295,6 @@ static shard_status foresee_states(const shard_optimizer *optimizer, shard_slot 
     return SHARD_OK;
 }
 
-/* Whether one storage has the states of both, which are of adjacent ranges. */
-static bool are_together(const shard_optimizer *optimizer, const shard_run *run, const shard_run *next)
-{
-    return shard_run_follows(run, next) && shard_state_columns(optimizer, run->slot, 0) == 1 &&
-           shard_state_columns(optimizer, next->slot, 0) == 1;
-}
-
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
     shard_status status = shard_grow(&optimizer->runs, &optimizer->run_capacity, optimizer->count, sizeof *optimizer->runs);
@@ -315,12 +309,14 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
         if (all && !slot->parameter->requires_grad)
             status = foresee_states(optimizer, slot);
         else if (all || shard_slot_has_gradient(slot))
-            runs[count++] =
-                (shard_run){.slot = slot, .array = {slot->range.tensor}, .update.size = shard_numel(slot->range.tensor)};
+            runs[count++] = (shard_run){
+                .slot = slot,
+                .array = {slot->range.tensor},
+                .update = {.size = shard_numel(slot->range.tensor), .columns = shard_state_columns(optimizer, slot, 0)}};
     }
     shard_runs_sort(runs, count);
     for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
-        for (end = i + 1; end < count && are_together(optimizer, &runs[end - 1], &runs[end]);)
+        for (end = i + 1; end < count && shard_run_follows(&runs[end - 1], &runs[end]);)
             end++;
         status = make_states_together(optimizer, runs + i, end - i);
         for (int64_t j = i; j < end && status != SHARD_OK; j++)

@@ -49,7 +49,7 @@ typedef struct shard_optimizer_ops {
     /* The optimizer's settings in one line, which ranks compare and the caller frees; NULL with the error set. */
     char *(*describe)(const void *settings);
     shard_optimizer_step *step;
-    /* NULL, or for Adam: sets the factors that change from step to step, except lr and first, which are set. */
+    /* NULL (lr, first and step are all), or: sets all factors from the update's lr, weight decay and step. */
     void (*factors)(const shard_optimizer *, const shard_update *, shard_step_factors *);
     /* NULL, or for steps whose size depends on norms of the layer over all ranks (LARS, LAMB): how the trust ratio is
      * computed from the norms. The updates then have a trust ratio. */
@@ -68,6 +68,11 @@ typedef struct shard_optimizer_defaults {
     uint64_t seed;
     int state_dtype; /* -1: the parameter's */
 } shard_optimizer_defaults;
+
+/* Those that the options of all optimizers have. */
+#define SHARD_COMMON_SETTINGS(options)                                                                                           \
+    .lr = (options).lr, .weight_decay = (options).weight_decay, .decay_1d = (options).decay_1d,                                  \
+    .rounding = (options).rounding, .seed = (options).seed
 
 struct shard_optimizer {
     const shard_optimizer_ops *ops;
@@ -155,6 +160,8 @@ typedef struct shard_run {
 
 /* Sorts by list (device and dtype), then by the address of the first array. */
 void shard_runs_sort(shard_run *all, int64_t count);
+/* For qsort: in the slots' order. */
+int shard_runs_by_slot(const void *a, const void *b);
 /* Whether one call can have both runs: they are of one device and dtype. */
 bool shard_runs_same_list(const shard_run *a, const shard_run *b);
 /* Whether `next` follows `run` in each array, and has the same factors of a step. */

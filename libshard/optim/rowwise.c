@@ -45,12 +45,7 @@ shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters, con
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_rowwise_adagrad: lr %g, eps %g, weight decay %g: none may be negative", options.lr,
                                options.eps, options.weight_decay);
-    shard_optimizer_defaults defaults = {.lr = options.lr,
-                                         .weight_decay = options.weight_decay,
-                                         .decay_1d = options.decay_1d,
-                                         .rounding = options.rounding,
-                                         .seed = options.seed,
-                                         .state_dtype = -1};
+    shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = -1};
     shard_rowwise_arguments arguments = {.eps = options.eps};
     return shard_optimizer_make(&adagrad, parameters, defaults, &arguments, sizeof arguments);
 }
@@ -61,12 +56,7 @@ shard_optimizer *shard_rowwise_adam_with(const shard_tensors *parameters, const 
     if (!options_ok || shard_check_adam("shard_rowwise_adam", options.lr, options.beta1, options.beta2, options.eps,
                                         options.weight_decay) != SHARD_OK)
         return NULL;
-    shard_optimizer_defaults defaults = {.lr = options.lr,
-                                         .weight_decay = options.weight_decay,
-                                         .decay_1d = options.decay_1d,
-                                         .rounding = options.rounding,
-                                         .seed = options.seed,
-                                         .state_dtype = options.state_dtype};
+    shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};
     shard_rowwise_arguments arguments = {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.eps, .adam = true};
     return shard_optimizer_make(options.beta1 > 0 ? &adam : &adam_without_average, parameters, defaults, &arguments,
                                 sizeof arguments);

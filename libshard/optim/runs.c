@@ -33,6 +33,12 @@ static size_t distance_of(const shard_tensor *from, const shard_tensor *to)
     return (to->offset - from->offset) / shard_dtype_size(from->dtype);
 }
 
+int shard_runs_by_slot(const void *a, const void *b)
+{
+    const shard_slot *x = ((const shard_run *)a)->slot, *y = ((const shard_run *)b)->slot;
+    return (x > y) - (x < y);
+}
+
 bool shard_run_follows(const shard_run *run, const shard_run *next)
 {
     const shard_update *a = &run->update, *b = &next->update;

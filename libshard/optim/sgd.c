@@ -32,11 +32,6 @@ shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd
                                options.lr, options.momentum, options.weight_decay);
     if (options.nesterov && !(options.momentum > 0 && options.dampening == 0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: Nesterov momentum needs a momentum, and no dampening");
-    shard_optimizer_defaults defaults = {.lr = options.lr,
-                                         .weight_decay = options.weight_decay,
-                                         .decay_1d = options.decay_1d,
-                                         .rounding = options.rounding,
-                                         .seed = options.seed,
-                                         .state_dtype = options.state_dtype};
+    shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};
     return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &options, sizeof options);
 }

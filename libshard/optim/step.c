@@ -53,17 +53,6 @@ static shard_device *one_device(const shard_optimizer *optimizer)
     return device;
 }
 
-shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function)
-{
-    if (!shard_zero_overlaps(optimizer))
-        return SHARD_OK;
-    return shard_error(
-        SHARD_ERROR_UNSUPPORTED,
-        "%s: shard_zero_optimizer steps this optimizer during backward (overlap), when gradients are not all there to be "
-        "clipped or scaled together: leave .overlap off",
-        function);
-}
-
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer)
 {
     shard_device *device = shard_optimizer_follow(optimizer) == SHARD_OK ? one_device(optimizer) : NULL;
@@ -169,12 +158,6 @@ static shard_status measure(const shard_optimizer *optimizer, shard_device *devi
     return status;
 }
 
-static int by_slot(const void *a, const void *b)
-{
-    const shard_slot *x = ((const shard_run *)a)->slot, *y = ((const shard_run *)b)->slot;
-    return (x > y) - (x < y);
-}
-
 static bool same_trust(shard_trust_options a, shard_trust_options b)
 {
     return a.trust_coefficient == b.trust_coefficient && a.weight_decay == b.weight_decay && a.eps == b.eps &&
@@ -187,7 +170,7 @@ static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *
                                 const double *squares, double *ratio)
 {
     if (count)
-        qsort(all, (size_t)count, sizeof *all, by_slot);
+        qsort(all, (size_t)count, sizeof *all, shard_runs_by_slot);
     for (int64_t i = 0, end; i < count; i = end) {
         end = i + 1;
         if (!adapts(optimizer, &all[i]))
@@ -417,12 +400,11 @@ shard_status shard_step(shard_optimizer *optimizer)
 
 void shard_optimizer_zero_grad(shard_optimizer *optimizer)
 {
-    if (optimizer)
-        shard_optimizer_follow(optimizer);
-    for (int64_t i = 0; optimizer && i < optimizer->count; i++)
+    if (!optimizer)
+        return;
+    shard_optimizer_follow(optimizer);
+    for (int64_t i = 0; i < optimizer->count; i++)
         shard_slot_zero_grad(&optimizer->slots[i]);
-    if (optimizer) {
-        optimizer->scaled = false;
-        optimizer->clip_value = 0;
-    }
+    optimizer->scaled = false;
+    optimizer->clip_value = 0;
 }

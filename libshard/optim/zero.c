@@ -168,7 +168,7 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
     if (status == SHARD_OK)
         status = shard_engine_add(zero->engine, optimizer->parameters);
     if (status == SHARD_OK)
-        status = shard_optimizer_follow(optimizer);
+        shard_optimizer_follow(optimizer);
     status = shard_agree(shard_world());
     if (status != SHARD_OK && zero->engine) /* ranks on which all went well do as the others */
         shard_engine_drop(zero->engine, had);
@@ -195,9 +195,15 @@ static void step_bucket(const shard_bucket *bucket, void *context)
             shard_slot_zero_grad(&optimizer->slots[i]);
 }
 
-bool shard_zero_overlaps(const shard_optimizer *optimizer)
+shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function)
 {
-    return optimizer->zero && optimizer->zero->options.overlap;
+    if (!optimizer->zero || !optimizer->zero->options.overlap)
+        return SHARD_OK;
+    return shard_error(
+        SHARD_ERROR_UNSUPPORTED,
+        "%s: shard_zero_optimizer steps this optimizer during backward (overlap), when gradients are not all there to be "
+        "clipped or scaled together: leave .overlap off",
+        function);
 }
 
 /* ---- making ---- */

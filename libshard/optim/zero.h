@@ -12,9 +12,6 @@ void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shar
  * the world, also for a rank that has failed. */
 shard_status shard_zero_take(shard_optimizer *optimizer);
 
-/* Whether steps are made during backward. */
-bool shard_zero_overlaps(const shard_optimizer *optimizer);
-
 void shard_zero_destroy(struct shard_zero_optimizer *zero);
 
 #endif

@@ -341,23 +341,19 @@ static shard_status place_gradients(shard_bucket *bucket)
     return SHARD_OK;
 }
 
-/* A tensor of the unit's elements [from, from + size), in the memory of the local range if `local` is not NULL. */
-static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, shard_storage *all, int64_t from, int64_t size)
+/* A tensor of a range of the unit's elements, in the memory of the local range if `local` is not NULL. */
+static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, shard_storage *all, shard_range range)
 {
-    int64_t at = size == 0 ? 0 : local ? from - unit->local_start : from;
-    return shard_tensor_on(local ? local : all, shard_unit_bytes(unit, at), SHARD_SHAPE(size), unit->dtype);
+    int64_t at = range.size == 0 ? 0 : local ? range.start - unit->local_start : range.start;
+    return shard_tensor_on(local ? local : all, shard_unit_bytes(unit, at), SHARD_SHAPE(range.size), unit->dtype);
 }
 
 /* Makes the entry's local range, a leaf with its gradient. */
 static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry)
 {
-    int64_t from = entry->start, to = entry->start + entry->size, local_end = unit->local_start + unit->local_size;
-    from = shard_max(from, unit->local_start);
-    to = shard_min(to, local_end);
-    if (to <= from)
-        from = to = entry->start; /* an empty range */
-    entry->local_start = from - entry->start;
-    entry->local = view_local(unit, unit->local_values, unit->values, from, to - from);
+    shard_range local = shard_unit_local(unit, (shard_range){.start = entry->start, .size = entry->size});
+    entry->local_start = local.size ? local.start - entry->start : 0;
+    entry->local = view_local(unit, unit->local_values, unit->values, local);
     if (!entry->local)
         return shard_last_status();
     SHARD_TRY(shard_tensor_set_flat_range(entry->local, &(shard_flat_range){.group = unit->group,
@@ -365,7 +361,7 @@ static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry
                                                                             .shape = entry->parameter->shape,
                                                                             .placement = entry->parameter->placement}));
     entry->local->requires_grad = true;
-    entry->local->leaf->grad = view_local(unit, unit->local_gradients, unit->gradients, from, to - from);
+    entry->local->leaf->grad = view_local(unit, unit->local_gradients, unit->gradients, local);
     if (unit->local_values)
         entry->parameter->leaf->local_range = shard_tensor_ref(entry->local);
     return entry->local->leaf->grad ? SHARD_OK : shard_last_status();

@@ -90,21 +90,20 @@ static shard_status hash_tensor(const shard_tensors *list, int64_t index, uint64
 }
 
 /* Hashes the `count` tensors of the list that are replicated over one group, at index [count], and exchanges the hashes. */
-static shard_status compare_over(shard_group *group, const shard_tensors *list, const int64_t *index, int64_t count,
-                                 difference *found)
+static void compare_over(shard_group *group, const shard_tensors *list, const int64_t *index, int64_t count, difference *found)
 {
     int ranks = shard_group_size(group);
     int64_t *mine = shard_calloc((size_t)count, sizeof *mine), *all = shard_calloc((size_t)(count * ranks), sizeof *all);
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++)
         status = hash_tensor(list, index[i], (uint64_t *)&mine[i]);
-    status = status == SHARD_OK ? shard_group_all_gather_equal(group, NULL, mine, all, count, SHARD_INT64) : shard_group_fail(group);
+    status =
+        status == SHARD_OK ? shard_group_all_gather_equal(group, NULL, mine, all, count, SHARD_INT64) : shard_group_fail(group);
     for (int64_t i = 0; i < count && status == SHARD_OK && index[i] < found->index; i++)
         if (shard_find_majority(group, &all[i], sizeof *all, (size_t)count * sizeof *all, &found->ranks))
             found->index = index[i];
     free(mine);
     free(all);
-    return status;
 }
 
 /* One exchange for each replica group, in the order in which the list has them first, also after an error. */
@@ -120,10 +119,8 @@ static shard_status compare(const shard_tensors *list, difference *found)
         for (int64_t j = i; j < size && !done && index; j++)
             if (replicated_over(shard_tensors_at(list, j)) == group)
                 index[count++] = j;
-        if (!done && index && shard_last_status() == SHARD_OK)
+        if (!done)
             compare_over(group, list, index, count, found);
-        else if (!done)
-            shard_group_fail(group);
     }
     free(index);
     return shard_last_status();

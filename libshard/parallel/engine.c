@@ -103,7 +103,7 @@ static shard_status make_gradient(shard_bucket_entry *entry)
     return SHARD_RUN(parameter, axpby, shard_numel(parameter), factor, memory, 0.0, memory, parameter->dtype);
 }
 
-static shard_status end(shard_bucket *bucket);
+static void end(shard_bucket *bucket);
 
 /* Whether the gradient stays deferred: the replicas have gathered what it is computed from, each rank's times its factor. A
  * bias, whose source is that of the matrix in the bucket before, follows this; it is not compared. True after an error, which
@@ -194,7 +194,7 @@ static void update(shard_bucket *bucket)
 }
 
 /* Waits for the collectives that were started. */
-static shard_status end(shard_bucket *bucket)
+static void end(shard_bucket *bucket)
 {
     shard_engine *engine = bucket->engine;
     shard_unit *unit = bucket->unit;
@@ -210,7 +210,6 @@ static shard_status end(shard_bucket *bucket)
     bool stays = bucket->defers && source_of(&bucket->entries[0]); /* until the optimizer's step */
     if (status == SHARD_OK && engine->reduced && !engine->local && !stays)
         update(bucket);
-    return shard_last_status();
 }
 
 /* If something follows each reduction, at most one is under way when the next one is started; else all may be. */
@@ -383,8 +382,6 @@ static void give_up(shard_bucket *bucket)
 {
     for (int64_t i = 0; i < bucket->count; i++) {
         shard_tensor *parameter = bucket->entries[i].parameter;
-        if (entry_of(parameter) != &bucket->entries[i])
-            continue;
         parameter->leaf->grad_ready = NULL;
         parameter->leaf->grad_ready_context = NULL;
         parameter->leaf->gathers_grad = NULL;

@@ -65,14 +65,13 @@ static void release(block *b)
 }
 
 /* Sets the memory of a block after its rows to zero. */
-static shard_status zero_padding(const shard_row_blocks *blocks, const block *b, int64_t count, char *memory)
+static void zero_padding(const shard_row_blocks *blocks, const block *b, int64_t count, char *memory)
 {
     const shard_unit *unit = blocks->unit;
     int64_t size = count * width_of(blocks->matrix);
-    if (!memory || b->range.size == size)
-        return shard_last_status();
-    return unit->device->ops->zero(unit->device, memory + shard_unit_bytes(unit, size),
-                                   shard_unit_bytes(unit, b->range.size - size));
+    if (memory && b->range.size != size)
+        unit->device->ops->zero(unit->device, memory + shard_unit_bytes(unit, size),
+                                shard_unit_bytes(unit, b->range.size - size));
 }
 
 /* ---- values ---- */
@@ -182,18 +181,16 @@ static void *gradient(shard_rows *rows, int64_t first, int64_t count)
     return allocate(blocks, next_gradient(blocks, first, count));
 }
 
-static shard_status gradient_take(shard_rows *rows, int64_t first, int64_t count)
+static void gradient_take(shard_rows *rows, int64_t count)
 {
     shard_row_blocks *blocks = (shard_row_blocks *)rows;
     const shard_unit *unit = blocks->unit;
     block *b = &blocks->gradients[blocks->gradient];
     char *memory = b->memory ? b->memory->memory : NULL;
-    (void)first;
     if (memory && blocks->scale != 1.0)
         unit->device->ops->axpby(unit->device, count * width_of(blocks->matrix), blocks->scale, memory, 0.0, memory, unit->dtype);
     zero_padding(blocks, b, count, memory);
     reduce(blocks, b, memory);
-    return shard_last_status();
 }
 
 static shard_status gradient_end(shard_rows *rows)
@@ -251,7 +248,6 @@ void shard_row_blocks_destroy(shard_row_blocks *blocks)
 {
     if (!blocks)
         return;
-    if (blocks->matrix->leaf->rows == &blocks->rows)
-        blocks->matrix->leaf->rows = NULL;
+    blocks->matrix->leaf->rows = NULL;
     free(blocks);
 }

@@ -10,13 +10,12 @@
 
 static shard_range overlap_of(int64_t start, int64_t size, shard_range range)
 {
-    int64_t from = start > range.start ? start : range.start;
+    int64_t from = shard_max(start, range.start);
     int64_t end = start + size, range_end = range.start + range.size, to = shard_min(end, range_end);
     return (shard_range){.start = from, .size = to > from ? to - from : 0};
 }
 
-/* The intersection of a range and the local range. */
-static shard_range local_of(const shard_unit *unit, shard_range range)
+shard_range shard_unit_local(const shard_unit *unit, shard_range range)
 {
     return overlap_of(unit->local_start, unit->local_size, range);
 }
@@ -32,14 +31,14 @@ static const int64_t *count(shard_unit *unit, shard_range range)
 /* The address of a range's local elements in the memory of the range. */
 static char *local_in_range(const shard_unit *unit, shard_range range, void *memory)
 {
-    shard_range local = local_of(unit, range);
+    shard_range local = shard_unit_local(unit, range);
     return memory && local.size ? (char *)memory + shard_unit_bytes(unit, local.start - range.start) : memory;
 }
 
 /* Their address in the memory of the local range, or `none` if it has no such elements. */
 static char *local_in_storage(const shard_unit *unit, shard_range range, shard_storage *storage, void *none)
 {
-    shard_range local = local_of(unit, range);
+    shard_range local = shard_unit_local(unit, range);
     char *memory = local.size ? shard_storage_memory(storage) : NULL;
     return memory ? memory + shard_unit_bytes(unit, local.start - unit->local_start) : none;
 }
@@ -89,7 +88,7 @@ shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum)
 {
     if (!sum->under_way)
         return shard_last_status();
-    shard_range range = sum->range, local = local_of(unit, range);
+    shard_range range = sum->range, local = shard_unit_local(unit, range);
     char *gradient = sum->gradient;
     shard_request *request = sum->request;
     *sum = (shard_unit_sum){0};
@@ -102,7 +101,7 @@ shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum)
 
 shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *from)
 {
-    size_t bytes = shard_unit_bytes(unit, local_of(unit, range).size);
+    size_t bytes = shard_unit_bytes(unit, shard_unit_local(unit, range).size);
     char *to = local_in_storage(unit, range, unit->local_values, NULL);
     if (!to || !from)
         return shard_last_status();

@@ -61,6 +61,9 @@ static inline size_t shard_unit_bytes(const shard_unit *unit, int64_t elements)
 /* A storage for that number of elements, without memory yet. NULL with the error set. */
 shard_storage *shard_unit_storage(const shard_unit *unit, int64_t elements, shard_memory_kind kind);
 
+/* The intersection of a range and the local range. */
+shard_range shard_unit_local(const shard_unit *unit, shard_range range);
+
 /* Copies the local elements of a range, whose values are at `from`, to the local values. */
 shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *from);
 

@@ -14,9 +14,9 @@
 #include "parallel/unshard.h"
 
 #include "autograd/autograd.h"
+#include "base/thread.h"
 #include "comm/preflight.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { MOST = 1 << 16 }; /* units of a sequence: a limit for forwards without a backward */
@@ -48,20 +48,6 @@ struct shard_unshard_order {
     sequence of[BACKWARD + 1];
     mode mode; /* in which a unit was needed last */
 };
-
-static pthread_mutex_t *lock(shard_unshard_order *order)
-{
-    pthread_mutex_lock(&order->lock);
-    return &order->lock;
-}
-
-static void unlock(pthread_mutex_t **locked)
-{
-    pthread_mutex_unlock(*locked);
-}
-
-/* Holds the order's lock until the block ends. */
-#define HOLD(order) __attribute__((cleanup(unlock), unused)) pthread_mutex_t *held_ = lock(order)
 
 /* ---- the sequences ---- */
 
@@ -116,7 +102,7 @@ static void forget_order(shard_unshard_order *order)
 
 void shard_unshard_end_pass(shard_unshard_order *order)
 {
-    HOLD(order);
+    SHARD_HOLD(&order->lock);
     end(&order->of[FORWARD]);
     if (order->mode == BACKWARD)
         end(&order->of[BACKWARD]);
@@ -152,7 +138,7 @@ static void evict_others(shard_unshard_order *order, const unshard *u, bool arri
 
 void shard_unshard_evict_idle(shard_unshard_order *order)
 {
-    HOLD(order);
+    SHARD_HOLD(&order->lock);
     evict_others(order, NULL, false);
 }
 
@@ -185,7 +171,7 @@ static shard_status begin(unshard *u)
 static shard_status start(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
-    HOLD(u->order);
+    SHARD_HOLD(&u->order->lock);
     forget_after_error(u->order);
     return begin(u);
 }
@@ -202,7 +188,7 @@ static void prefetch(unshard *next)
 static shard_status wait(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
-    HOLD(u->order);
+    SHARD_HOLD(&u->order->lock);
     if (forget_after_error(u->order))
         SHARD_TRY(begin(u));
     if (!u->arriving)
@@ -221,7 +207,7 @@ static shard_status wait(shard_materializer *materializer)
 static void evict(shard_materializer *materializer)
 {
     unshard *u = (unshard *)materializer;
-    HOLD(u->order);
+    SHARD_HOLD(&u->order->lock);
     evict_now(u);
 }
 
@@ -273,7 +259,7 @@ shard_status shard_unshard_attach(shard_unit *unit, shard_unshard_order *order)
                    .storage = unit->values,
                    .unit = unit,
                    .order = order};
-    HOLD(order);
+    SHARD_HOLD(&order->lock);
     unit->refs++;
     order->refs++;
     shard_storage_release(unit->values);

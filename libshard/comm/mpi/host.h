@@ -1,19 +1,17 @@
 /*
- * Between the library and its MPI modules. A module is loaded into a process
+ * Between the library and its MPI plugins. A plugin is loaded into a process
  * that has the library already, as a shared object or inside the program; it
  * links nothing of it, but is handed what it needs.
  */
 #ifndef SHARD_COMM_MPI_HOST_H
 #define SHARD_COMM_MPI_HOST_H
 
-#include "base/log.h"
+#include "base/plugin.h"
 #include "comm/culprits.h"
 #include "comm/transport.h"
 
-#define SHARD_MPI_VERSION (SHARD_VERSION_MAJOR << 16 | SHARD_VERSION_MINOR << 8 | SHARD_VERSION_PATCH)
-
 typedef struct shard_mpi_host {
-    int version; /* the library's SHARD_MPI_VERSION; the module's must be the same */
+    int version; /* the library's SHARD_PLUGIN_VERSION; the plugin's must be the same */
     shard_status (*error)(shard_status status, const char *format, ...) SHARD_PRINTF(2, 3);
     void *(*calloc)(size_t count, size_t size);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);

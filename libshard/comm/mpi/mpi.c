@@ -1,5 +1,5 @@
 /*
- * Loads the module for the MPI that started this process. There is one for each
+ * Loads the plugin for the MPI that started this process. There is one for each
  * MPI that was there when the library was built, as their libraries differ.
  */
 #include "base/plugin.h"
@@ -33,10 +33,9 @@ static const struct mpi_kind *launched_kind(void)
 shard_status shard_mpi_check_environment(void)
 {
     const char *forced = shard_env_string("SHARD_MPI", NULL);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && forced; i++)
-        if (strcmp(forced, kinds[i].name) == 0)
-            forced = NULL;
-    return forced ? shard_error(SHARD_ERROR_ARGUMENT, "SHARD_MPI is \"%s\"; the MPIs are openmpi and mpich", forced) : SHARD_OK;
+    return forced && !launched_kind()
+               ? shard_error(SHARD_ERROR_ARGUMENT, "SHARD_MPI is \"%s\"; the MPIs are openmpi and mpich", forced)
+               : SHARD_OK;
 }
 
 bool shard_mpi_launched(void)
@@ -47,7 +46,7 @@ bool shard_mpi_launched(void)
 static shard_status open_mpi(shard_group *world, int *argc, char ***argv)
 {
     static const shard_mpi_host host = {
-        .version = SHARD_MPI_VERSION,
+        .version = SHARD_PLUGIN_VERSION,
         .error = shard_error,
         .calloc = shard_calloc,
         .group_describe = shard_group_describe,

@@ -4,7 +4,6 @@
 #include "base/hash.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,34 +203,26 @@ static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
 
 static shard_status split_alone(shard_group *parent, shard_group *group, int color)
 {
-    pthread_mutex_lock(&in_mpi);
-    shard_status status = mpi_split(parent, group, color);
-    pthread_mutex_unlock(&in_mpi);
-    return status;
+    SHARD_HOLD(&in_mpi);
+    return mpi_split(parent, group, color);
 }
 
 static shard_status post_alone(shard_group *group, const shard_collective *call, shard_request **request)
 {
-    pthread_mutex_lock(&in_mpi);
-    shard_status status = mpi_post(group, call, request);
-    pthread_mutex_unlock(&in_mpi);
-    return status;
+    SHARD_HOLD(&in_mpi);
+    return mpi_post(group, call, request);
 }
 
 static shard_status test_alone(shard_group *group, shard_request *request, bool *done)
 {
-    pthread_mutex_lock(&in_mpi);
-    shard_status status = mpi_test(group, request, done);
-    pthread_mutex_unlock(&in_mpi);
-    return status;
+    SHARD_HOLD(&in_mpi);
+    return mpi_test(group, request, done);
 }
 
 static shard_status wait_alone(shard_group *group, shard_request *request)
 {
-    pthread_mutex_lock(&in_mpi);
-    shard_status status = mpi_wait(group, request);
-    pthread_mutex_unlock(&in_mpi);
-    return status;
+    SHARD_HOLD(&in_mpi);
+    return mpi_wait(group, request);
 }
 
 /* A thread that waits for a GPU probes while another one may be in MPI. That one reads the news. */
@@ -265,9 +256,8 @@ static void abort_alone(shard_group *group, shard_abort_notice notice, shard_sta
 
 static void close_alone(shard_group *group)
 {
-    pthread_mutex_lock(&in_mpi);
+    SHARD_HOLD(&in_mpi);
     mpi_close(group);
-    pthread_mutex_unlock(&in_mpi);
 }
 
 static const shard_transport mpi_transport = {
@@ -342,7 +332,7 @@ static shard_status start_mpi(int *argc, char ***argv)
 
 shard_status shard_mpi_plugin_open(const shard_mpi_host *host, shard_group *world, int *argc, char ***argv)
 {
-    if (host->version != SHARD_MPI_VERSION)
+    if (host->version != SHARD_PLUGIN_VERSION)
         return host->error(SHARD_ERROR_UNAVAILABLE,
                            "mpi: the plugin is of another version than libshard: install both of the same one");
     mpi = (mpi_world){.host = host};

@@ -9,6 +9,7 @@
 #define SHARD_COMM_MPI_PLUGIN_H
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/mpi/host.h"
 
 #include <mpi.h>
@@ -109,8 +110,8 @@ void mpi_leave_device_abort(shard_status status, const char *text);
 /* To all ranks, this one too: these [size] have been waited for in vain. */
 void mpi_say_given_up(const bool *ranks, const char *text);
 
-/* Asks the rank whether it came to the wait, unless it has been asked; the answer is in mpi.peers. */
-void mpi_ask(int rank, uint64_t wait);
+/* Asks the rank whether it came to the wait that this rank is in, unless it has been asked; the answer is in mpi.peers. */
+void mpi_ask(int rank);
 /* Forgets the answers, for another question. */
 void mpi_forget_answers(void);
 
@@ -120,10 +121,10 @@ void mpi_come_to(uint64_t wait);
 /* Takes in what the others have said, and answers. */
 void mpi_read_news(void);
 
-/* Asks all ranks where they are, for a second, or until `done`: writes the error of this rank, which waits in `wait`,
- * and to all whom it was that did not come. */
+/* Asks all ranks where they are, for shard_silent_seconds or until `done`: writes the error of this rank, which waits,
+ * and tells all which ranks did not come. */
 typedef shard_status mpi_is_done(void *context, int *done);
-shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes);
+shard_status mpi_find_absent(mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes);
 
 /* ---- the beginning and the end ---- */
 

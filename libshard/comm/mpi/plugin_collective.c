@@ -164,15 +164,10 @@ static char *piece_of(const shard_group *group, const void *all, const shard_col
     return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
 }
 
-static bool reduces(const shard_collective *call)
-{
-    return call->kind == SHARD_COLLECTIVE_ALL_REDUCE || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
-}
-
 /* Whether the pieces are moved or reduced one after the other, each by calls of its own. */
 static bool goes_by_pieces(const shard_collective *call)
 {
-    return call->count > mpi.most || (reduces(call) && kinds[call->dtype].narrow);
+    return call->count > mpi.most || (shard_collective_reduces(call) && kinds[call->dtype].narrow);
 }
 
 /* Which memory a collective needs. */
@@ -183,7 +178,7 @@ typedef struct needs {
 
 static needs needs_of(const shard_group *group, const shard_collective *call)
 {
-    if (reduces(call) && kinds[call->dtype].narrow)
+    if (shard_collective_reduces(call) && kinds[call->dtype].narrow)
         return (needs){.wide = narrow_chunk(call->counts ? shard_largest_count(call->counts, group->size) : call->count)};
     if (!call->counts)
         return (needs){.calls = shard_divide_up(call->count, mpi.most)};
@@ -191,7 +186,8 @@ static needs needs_of(const shard_group *group, const shard_collective *call)
         return (needs){0};
     /* Not in place, where MPICH copies a piece that lies at the beginning onto itself, and takes one memory for both as an error
      * also where the rank's piece is empty. */
-    bool inside = reduces(call) && (call->receive == call->send || call->receive == piece_of(group, call->send, call));
+    bool inside =
+        shard_collective_reduces(call) && (call->receive == call->send || call->receive == piece_of(group, call->send, call));
     return (needs){.calls = 1, .counts = 2 * (int64_t)group->size, .outside = inside};
 }
 

@@ -7,7 +7,6 @@
  */
 #include "comm/mpi/plugin.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,20 +114,18 @@ static struct {
 
 void mpi_leave_device_abort(shard_status status, const char *text)
 {
-    pthread_mutex_lock(&left_behind.lock);
+    SHARD_HOLD(&left_behind.lock);
     left_behind.abort.status = status;
     snprintf(left_behind.abort.text, sizeof left_behind.abort.text, "%s", text);
     left_behind.is_there = true;
-    pthread_mutex_unlock(&left_behind.lock);
 }
 
 static void say_what_was_left(void)
 {
-    pthread_mutex_lock(&left_behind.lock);
+    SHARD_HOLD(&left_behind.lock);
     if (left_behind.is_there)
         mpi_say_device_aborted(left_behind.abort.status, left_behind.abort.text);
     left_behind.is_there = false;
-    pthread_mutex_unlock(&left_behind.lock);
 }
 
 /* The first error that names a rank stays. */
@@ -262,9 +259,9 @@ void mpi_forget_answers(void)
         mpi.peers[rank].answer = MPI_PEER_NOT_ASKED;
 }
 
-void mpi_ask(int rank, uint64_t wait)
+void mpi_ask(int rank)
 {
-    news.question = wait;
+    news.question = mpi.wait;
     if (mpi.peers[rank].answer != MPI_PEER_NOT_ASKED)
         return;
     send_news(rank, TAG_ASK, &news.question, sizeof news.question);
@@ -323,7 +320,7 @@ static void write_absent(const bool *absent, int witness, char *text, size_t byt
     mpi.host->write_culprits(mpi.size, absent, mpi.peers[witness].received->doing, answers ? received->doing : NULL, text, bytes);
 }
 
-shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes)
+shard_status mpi_find_absent(mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes)
 {
     bool *absent = mpi.host->calloc((size_t)mpi.size, sizeof *absent);
     if (!absent)
@@ -331,7 +328,7 @@ shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context,
     mpi_forget_answers();
     for (int rank = 0; rank < mpi.size; rank++)
         if (!mpi.peers[rank].left)
-            mpi_ask(rank, wait);
+            mpi_ask(rank);
     shard_status status = SHARD_OK;
     for (double end = shard_seconds() + shard_silent_seconds(mpi.host->timeout());
          shard_seconds() < end && !*done && status == SHARD_OK && !has_all_answers();) {
@@ -339,7 +336,7 @@ shard_status mpi_find_absent(uint64_t wait, mpi_is_done *is_done, void *context,
         mpi_read_news();
         status = is_done(context, done);
     }
-    fill_answer(mpi.peers[mpi.rank].received, wait);
+    fill_answer(mpi.peers[mpi.rank].received, mpi.wait);
     shard_waits waits = {.size = mpi.size, .answers = has_answered, .waits_for = waits_for};
     int witness = *done || status != SHARD_OK ? -1 : mpi.host->find_culprits(&waits, mpi.rank, absent);
     const char *known = witness >= 0 ? find_given_up(absent) : NULL;

@@ -100,7 +100,7 @@ static shard_status check_members(shard_group *group)
             return give_up(group, SHARD_ERROR_TIMEOUT, peer->given_up);
         if (!peer->left && !waits_with_error(peer))
             continue;
-        mpi_ask(rank, mpi.wait);
+        mpi_ask(rank);
         if (peer->answer != MPI_PEER_ABSENT)
             continue;
         mpi.host->group_describe(group, doing, sizeof doing);
@@ -127,7 +127,7 @@ static shard_status test_all(void *context, int *done)
 static shard_status fail_late(shard_group *group, wait_for *wait, int *done)
 {
     char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];
-    shard_status status = mpi_find_absent(mpi.wait, test_all, wait, done, text, sizeof text);
+    shard_status status = mpi_find_absent(test_all, wait, done, text, sizeof text);
     if (status != SHARD_OK || *done)
         return status;
     mpi.host->group_describe(group, doing, sizeof doing);

@@ -132,7 +132,7 @@ bool mpi_wait_for_farewells(double seconds)
     is_over(NULL, &over);
     if (over || mpi.failed)
         return over;
-    if (mpi_find_absent(mpi.wait, is_over, NULL, &over, text, sizeof text) == SHARD_OK && !over && count_before() == 0)
+    if (mpi_find_absent(is_over, NULL, &over, text, sizeof text) == SHARD_OK && !over && count_before() == 0)
         mpi.host->log(SHARD_LOG_ERROR, "%s", text);
     return over;
 }

@@ -1,4 +1,4 @@
-/* Between the library and its NCCL module. */
+/* Between the library and its NCCL plugin. */
 #ifndef SHARD_COMM_NCCL_HOST_H
 #define SHARD_COMM_NCCL_HOST_H
 

@@ -1,4 +1,4 @@
-/* In the library: which GPUs NCCL connects, by the module that is built where CUDA and NCCL were found. */
+/* In the library: which GPUs NCCL connects, by the plugin that is built where CUDA and NCCL were found. */
 #include "comm/nccl/host.h"
 
 #include "base/env.h"

@@ -15,10 +15,8 @@ nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER, .sum_bytes = (int64_t)64 <
 /* Called while a thread waits for the device. */
 static shard_status watch(bool begins)
 {
-    pthread_mutex_lock(&nccl.lock);
-    shard_status status = nccl_watch(begins);
-    pthread_mutex_unlock(&nccl.lock);
-    return status;
+    SHARD_HOLD(&nccl.lock);
+    return nccl_watch(begins);
 }
 
 static shard_status open_stream(shard_device *device)
@@ -59,16 +57,23 @@ static shard_status make_room(shard_device *device)
     return shard_last_status();
 }
 
+/* Waits until at most so many collectives are on it. */
+static shard_status drain(uint64_t most)
+{
+    for (bool begins = true; nccl.started - nccl.done > most; begins = false) {
+        SHARD_TRY(nccl_watch(begins));
+        sched_yield();
+    }
+    return SHARD_OK;
+}
+
 shard_status nccl_begin(shard_group *group)
 {
     pthread_mutex_lock(&nccl.lock);
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
     SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));
-    for (bool begins = true; nccl.started - nccl.done == NCCL_FLIGHTS; begins = false) {
-        SHARD_TRY(nccl_watch(begins));
-        sched_yield();
-    }
+    SHARD_TRY(drain(NCCL_FLIGHTS - 1));
     struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
     flight->group = group;
     nccl.host.group_describe(group, flight->doing, sizeof flight->doing);
@@ -86,16 +91,6 @@ shard_status nccl_end(shard_status status, shard_request **request)
     if (status == SHARD_OK)
         *request = flight;
     return status;
-}
-
-/* Waits until nothing is on it. */
-static shard_status drain(void)
-{
-    for (bool begins = true; nccl.done < nccl.started; begins = false) {
-        SHARD_TRY(nccl_watch(begins));
-        sched_yield();
-    }
-    return SHARD_OK;
 }
 
 /* ---- communicators ---- */
@@ -174,12 +169,12 @@ static void leave(shard_group *group)
     nccl_group *state = nccl_of(group);
     if (!state)
         return;
-    pthread_mutex_lock(&nccl.lock);
+    SHARD_HOLD(&nccl.lock);
     bool failed = shard_last_status() != SHARD_OK;
     if (failed)
         drain_with_error();
     else
-        drain();
+        drain(0);
     if (!failed && state->comm && finalize(state->comm))
         ncclCommDestroy(nccl_take_communicator(state));
     else if (!failed)
@@ -188,7 +183,6 @@ static void leave(shard_group *group)
     if (group->is_world)
         abort_detached();
     free_states();
-    pthread_mutex_unlock(&nccl.lock);
 }
 
 /* Last in the list, so that a parent is aborted before what its split is making. */
@@ -208,8 +202,10 @@ static nccl_group *join(shard_group *group)
     return state;
 }
 
-static shard_status connect_locked(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
+static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
 {
+    SHARD_TRY(make_room(device));
+    SHARD_HOLD(&nccl.lock);
     ncclUniqueId name;
     memcpy(&name, id, sizeof name);
     SHARD_TRY(open_stream(device));
@@ -225,12 +221,14 @@ static shard_status connect_locked(shard_group *group, shard_device *device, con
     return SHARD_OK;
 }
 
-static shard_status split_locked(shard_group *parent, shard_group *group, int color)
+static shard_status split(shard_group *parent, shard_group *group, int color)
 {
     static ncclComm_t none;
+    SHARD_TRY(make_room(nccl.device));
+    SHARD_HOLD(&nccl.lock);
     if (nccl.broken != SHARD_OK)
         return shard_error(nccl.broken, "%s", nccl.text);
-    SHARD_TRY(drain()); /* a split at the same time as a collective of the parent may wait forever */
+    SHARD_TRY(drain(0)); /* a split at the same time as a collective of the parent may wait forever */
     nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
     if (group && !state)
         return shard_last_status();
@@ -245,25 +243,7 @@ static shard_status split_locked(shard_group *parent, shard_group *group, int co
     return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
 }
 
-static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
-{
-    SHARD_TRY(make_room(device));
-    pthread_mutex_lock(&nccl.lock);
-    shard_status status = connect_locked(group, device, id, reduced_precision);
-    pthread_mutex_unlock(&nccl.lock);
-    return status;
-}
-
-static shard_status split(shard_group *parent, shard_group *group, int color)
-{
-    SHARD_TRY(make_room(nccl.device));
-    pthread_mutex_lock(&nccl.lock);
-    shard_status status = split_locked(parent, group, color);
-    pthread_mutex_unlock(&nccl.lock);
-    return status;
-}
-
-/* ---- the module ---- */
+/* ---- the plugin ---- */
 
 static shard_status find_place(shard_device *device, char *place, size_t bytes)
 {
@@ -283,7 +263,7 @@ static shard_status make_id(void *id)
 const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
 {
     static char title[32];
-    static shard_nccl_plugin module = {
+    static shard_nccl_plugin plugin = {
         .transport = {.name = "nccl",
                       .takes_small = true,
                       .split = split,
@@ -305,9 +285,9 @@ const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
     if (ncclGetVersion(&version) != ncclSuccess)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE, "nccl: libnccl.so.2 does not answer");
     nccl.version = version;
-    module.shares_gpu = version >= NCCL_VERSION(2, 30, 0);
-    snprintf(module.version, sizeof module.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-    snprintf(title, sizeof title, "NCCL %s", module.version);
-    module.transport.title = title;
-    return &module;
+    plugin.shares_gpu = version >= NCCL_VERSION(2, 30, 0);
+    snprintf(plugin.version, sizeof plugin.version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    snprintf(title, sizeof title, "NCCL %s", plugin.version);
+    plugin.transport.title = title;
+    return &plugin;
 }

@@ -27,10 +27,9 @@
 #define SHARD_COMM_NCCL_PLUGIN_H
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
-
-#include <pthread.h>
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wstrict-prototypes" /* of nccl.h */

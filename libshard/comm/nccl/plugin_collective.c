@@ -1,4 +1,4 @@
-/* The collectives, on the module's stream. */
+/* The collectives, on the plugin's stream. */
 #include "comm/nccl/plugin.h"
 
 #include "base/math.h"
@@ -87,23 +87,18 @@ static shard_status reduce_pieces(shard_group *group, const void *all, void *min
 
 /* ---- sums of 16-bit types ---- */
 
-static int64_t cut(int64_t count, int64_t at, int64_t most)
-{
-    return shard_min(count > at ? count - at : 0, most);
-}
-
 /* pieces [size][own] = the other ranks' elements [at, at + own) of this rank's piece of all. */
 static shard_status exchange_pieces(shard_group *group, const char *all, char *pieces, const int64_t *counts, int64_t at,
                                     int64_t most, shard_dtype dtype)
 {
     nccl_group *state = nccl_of(group);
     ncclDataType_t type = type_of(dtype);
-    int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
+    int64_t element = (int64_t)shard_dtype_size(dtype), own = shard_count_from(counts[group->rank], at, most);
     ncclResult_t result = ncclGroupStart();
     const char *piece = all;
     for (int member = 0; member < group->size; member++) {
         const char *from = piece + at * element;
-        int64_t theirs = cut(counts[member], at, most);
+        int64_t theirs = shard_count_from(counts[member], at, most);
         piece += counts[member] * element;
         if (member == group->rank)
             continue;
@@ -128,7 +123,7 @@ static shard_status sum_arrived(shard_group *group, const char *all, char *piece
                                 int64_t most, shard_dtype dtype)
 {
     const shard_device_ops *ops = nccl.side.ops;
-    int64_t element = (int64_t)shard_dtype_size(dtype), own = cut(counts[group->rank], at, most);
+    int64_t element = (int64_t)shard_dtype_size(dtype), own = shard_count_from(counts[group->rank], at, most);
     const char *from = all + (shard_count_before(counts, group->rank) + at) * element;
     size_t bytes = (size_t)(own * element);
     SHARD_TRY(ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes, from, bytes, bytes, 1));
@@ -224,7 +219,7 @@ static shard_status sum_all(shard_group *group, char *data, int64_t count, shard
 static size_t buffer_bytes(const shard_group *group, const shard_collective *call)
 {
     bool scatters = call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
-    if ((!scatters && call->kind != SHARD_COLLECTIVE_ALL_REDUCE) || !summed_here(group, call->dtype, call->op))
+    if (!shard_collective_reduces(call) || !summed_here(group, call->dtype, call->op))
         return 0;
     if (!scatters && is_gathered(group, call->count, call->dtype))
         return (size_t)call->count * shard_dtype_size(call->dtype) * (size_t)group->size;
@@ -244,18 +239,16 @@ shard_status nccl_prepare(shard_group *group, shard_collective *call)
     size_t bytes = buffer_bytes(group, call);
     if (bytes == 0)
         return SHARD_OK;
-    pthread_mutex_lock(&nccl.lock);
+    SHARD_HOLD(&nccl.lock);
     if (SHARD_CUDA(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal)) == SHARD_OK)
         call->prepared = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
-    pthread_mutex_unlock(&nccl.lock);
     return shard_last_status();
 }
 
 void nccl_discard(shard_group *group, const shard_collective *call)
 {
-    pthread_mutex_lock(&nccl.lock);
+    SHARD_HOLD(&nccl.lock);
     release_buffers(group, call);
-    pthread_mutex_unlock(&nccl.lock);
 }
 
 /* ---- the table's ---- */
@@ -296,24 +289,19 @@ shard_status nccl_post(shard_group *group, const shard_collective *call, shard_r
 shard_status nccl_test(shard_group *group, shard_request *request, bool *done)
 {
     (void)group;
-    pthread_mutex_lock(&nccl.lock);
+    SHARD_HOLD(&nccl.lock);
     cudaError_t error = cudaEventQuery(request->done);
     if (error == cudaErrorNotReady)
         cudaGetLastError(); /* which this is, though nothing is wrong */
     *done = error != cudaErrorNotReady;
-    shard_status status = *done ? shard_cuda_check(error, "cudaEventQuery") : SHARD_OK;
-    pthread_mutex_unlock(&nccl.lock);
-    return status;
+    return *done ? shard_cuda_check(error, "cudaEventQuery") : SHARD_OK;
 }
 
 /* Makes later computations of the device wait for the collective. */
 shard_status nccl_wait(shard_group *group, shard_request *request)
 {
     (void)group;
-    pthread_mutex_lock(&nccl.lock);
-    shard_status status = nccl.broken != SHARD_OK
-                              ? shard_error(nccl.broken, "%s", nccl.text)
-                              : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(nccl.device)->stream, request->done, 0));
-    pthread_mutex_unlock(&nccl.lock);
-    return status;
+    SHARD_HOLD(&nccl.lock);
+    return nccl.broken != SHARD_OK ? shard_error(nccl.broken, "%s", nccl.text)
+                                   : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(nccl.device)->stream, request->done, 0));
 }

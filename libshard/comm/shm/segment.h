@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHARD_SEGMENT_MAGIC 0x3530647261687320u /* the layout's version is part of it */
+#define SHARD_SEGMENT_MAGIC 0x3630647261687320u /* the layout's version is part of it */
 #define SHARD_SEGMENT_RANKS 256
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
@@ -29,7 +29,6 @@ enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEAVING, SHARD_RANK_LEFT
 typedef struct shard_segment_rank {
     _Atomic uint32_t state;
     _Atomic uint32_t ended; /* the launcher has seen the process end */
-    int32_t process;
     /* Since when (monotonic nanoseconds) it has waited in some group with an error, for
      * the others to learn of it; 0: it does not. */
     _Atomic int64_t failed_since;

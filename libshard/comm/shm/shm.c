@@ -83,7 +83,6 @@ static shard_status take_place(const shm_world *world, int rank)
         return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: another process is rank %d already", rank);
     shard_segment_rank *entry = &world->segment->ranks[rank];
     uint32_t absent = SHARD_RANK_ABSENT;
-    entry->process = (int32_t)getpid();
     if (!atomic_compare_exchange_strong(&entry->state, &absent, SHARD_RANK_JOINED))
         return shard_error(SHARD_ERROR_UNAVAILABLE,
                            "shm: rank %d has been in this world before; a job's world can be joined once", rank);

@@ -12,10 +12,10 @@
 #include "base/file_limit.h"
 #include "base/math.h"
 #include "base/memory.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -191,7 +191,7 @@ void shm_leave(shm_group *state)
         munmap(state->area, (size_t)state->bytes);
     if (!state->entry)
         return;
-    pthread_mutex_lock(&thread_lock);
+    SHARD_HOLD(&thread_lock);
     if (lock_list(state->world) == SHARD_OK) {
         int joined = 0;
         for (int i = 0; i < state->entry->size; i++)
@@ -200,5 +200,4 @@ void shm_leave(shm_group *state)
             state->entry->bytes = 0;
         unlock_list(state->world);
     }
-    pthread_mutex_unlock(&thread_lock);
 }

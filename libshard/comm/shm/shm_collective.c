@@ -111,13 +111,6 @@ static shard_status all_reduce(shard_group *group, const shard_collective *call)
     return SHARD_OK;
 }
 
-/* The bytes of a piece that travel in the step. */
-static int64_t part_of(int64_t piece, int64_t chunk, int64_t step)
-{
-    int64_t rest = piece - step * chunk;
-    return rest < 0 ? 0 : shard_min(rest, chunk);
-}
-
 static shard_status all_gather(shard_group *group, const shard_collective *call)
 {
     const shm_group *state = group->state;
@@ -128,15 +121,16 @@ static shard_status all_gather(shard_group *group, const shard_collective *call)
     for (int64_t step = 0; step < steps + 1; step++) {
         if (step < steps)
             copy(chunk_of(group, step, group->rank), (const char *)mine + step * chunk,
-                 part_of(counts[group->rank] * size, chunk, step));
+                 shard_count_from(counts[group->rank] * size, step * chunk, chunk));
         char *piece = call->receive;
         for (int member = 0; member < group->size && step >= 1; member++) {
             const char *from = chunk_of(group, step - 1, member);
             char *to = piece + (step - 1) * chunk;
             if (member != group->rank)
-                copy(to, from, part_of(counts[member] * size, chunk, step - 1));
+                copy(to, from, shard_count_from(counts[member] * size, (step - 1) * chunk, chunk));
             else if (piece != mine)
-                copy(to, (const char *)mine + (step - 1) * chunk, part_of(counts[member] * size, chunk, step - 1));
+                copy(to, (const char *)mine + (step - 1) * chunk,
+                     shard_count_from(counts[member] * size, (step - 1) * chunk, chunk));
             piece += counts[member] * size;
         }
         if (step < steps)
@@ -157,14 +151,15 @@ static shard_status reduce_scatter(shard_group *group, const shard_collective *c
         const char *piece = call->send;
         for (int member = 0; member < group->size && step < steps; member++) {
             if (member != group->rank)
-                copy(out + member * chunk, piece + step * chunk, part_of(counts[member] * size, chunk, step));
+                copy(out + member * chunk, piece + step * chunk, shard_count_from(counts[member] * size, step * chunk, chunk));
             piece += counts[member] * size;
         }
         if (step >= 1) {
             const void **parts = find_parts(group, step - 1, group->rank * chunk);
             parts[group->rank] = own + (step - 1) * chunk;
             shard_reduce_elements((char *)call->receive + (step - 1) * chunk, parts, group->size,
-                                  part_of(counts[group->rank] * size, chunk, step - 1) / size, call->dtype, call->op);
+                                  shard_count_from(counts[group->rank] * size, (step - 1) * chunk, chunk) / size, call->dtype,
+                                  call->op);
         }
         if (step < steps)
             SHARD_TRY(shm_barrier(group));
@@ -181,9 +176,9 @@ static shard_status broadcast(shard_group *group, const shard_collective *call)
     int64_t steps = shard_divide_up(bytes, chunk);
     for (int64_t step = 0; step < steps + 1; step++) {
         if (group->rank == call->root && step < steps)
-            copy(chunk_of(group, step, 0), data + step * chunk, part_of(bytes, chunk, step));
+            copy(chunk_of(group, step, 0), data + step * chunk, shard_count_from(bytes, step * chunk, chunk));
         if (group->rank != call->root && step >= 1)
-            copy(data + (step - 1) * chunk, chunk_of(group, step - 1, 0), part_of(bytes, chunk, step - 1));
+            copy(data + (step - 1) * chunk, chunk_of(group, step - 1, 0), shard_count_from(bytes, (step - 1) * chunk, chunk));
         if (step < steps)
             SHARD_TRY(shm_barrier(group));
     }

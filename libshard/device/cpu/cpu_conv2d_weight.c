@@ -15,9 +15,6 @@
 #include "device/cpu/cpu_tile.h"
 
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 enum {
     PIXELS = 128,      /* output pixels at a time, about */
@@ -186,10 +183,7 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b)
 shard_status shard_cpu_conv2d_weight(shard_device *device, const shard_cpu_conv *conv)
 {
     walk w = plan_walk(conv);
-    int64_t threads = 1, panels = w.s.o / w.panel;
-#ifdef _OPENMP
-    threads = omp_get_max_threads();
-#endif
+    int64_t threads = shard_cpu_threads(), panels = w.s.o / w.panel;
     /* Threads that share the panels need no sums of their own. */
     int64_t by_panels = greatest_common_divisor(threads, panels), by_images = shard_min(threads / by_panels, w.s.n);
     int64_t padded = w.padded ? w.h * w.w * w.s.c : 0;

@@ -10,6 +10,11 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#else
+static int omp_get_thread_num(void)
+{
+    return 0;
+}
 #endif
 
 enum {
@@ -22,15 +27,6 @@ enum {
     UNIT = 64,                       /* alignment */
     HALVES = 1 << 15,                /* factor of float16 numbers up to 1, so that those from 2e-9 on have all digits */
 };
-
-static int threads_of_sweep(void)
-{
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
 
 static bool fits(const shard_head *h)
 {
@@ -208,8 +204,8 @@ static void *place_at(const sweep *s, int64_t first)
     return index < s->stashed ? (char *)s->h->stash + (size_t)index * place_bytes(s) : NULL;
 }
 
-/* Converts the tile's rows, [count, in] of the weight's type, to the products'; those of a float32 weight are first rounded to the
- * features' type, as in all other ways of the head. Their padding is 0. */
+/* Converts the tile's rows, [count, in] of the weight's type, to the products'; those of a float32 weight are first rounded to
+ * the features' type, as in all other ways of the head. Their padding is 0. */
 static void convert_rows(lane *l, const char *rows, int64_t count)
 {
     const sweep *s = l->s;
@@ -305,7 +301,7 @@ static void join_row(const sweep *s, int lanes, const lane *l, int64_t row, doub
 static shard_status forward(shard_device *device, const shard_head *h, double *stats, void *sum)
 {
     sweep s;
-    int threads = threads_of_sweep();
+    int threads = shard_cpu_threads();
     lane lanes[threads];
     lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, false);
@@ -314,15 +310,10 @@ static shard_status forward(shard_device *device, const shard_head *h, double *s
     if (status == SHARD_OK)
         status = lanes_begin(device, &s, threads, lanes, false, sum != NULL);
     if (status == SHARD_OK) {
-        s.loss->begin(&s, stats);
+        s.loss->begin(&s, stats); /* the sums are joined in order where all rows have one number */
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < tiles; i++)
-#ifdef _OPENMP
             forward_tile(&lanes[omp_get_thread_num()], i * s.tile);
-#else
-            forward_tile(&lanes[0], i * s.tile);
-#endif
-        /* in order where all rows have one number */
 #pragma omp parallel for schedule(static) num_threads(threads) if (s.loss->stats > 0)
         for (int64_t row = 0; row < h->loss.rows; row++)
             join_row(&s, threads, lanes, row, stats + row * s.loss->stats, sum ? (float *)sum + row * h->in : NULL);
@@ -493,7 +484,7 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
                                     const shard_head_gradient *to)
 {
     sweep s;
-    int threads = threads_of_sweep();
+    int threads = shard_cpu_threads();
     lane lanes[threads];
     lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, true);
@@ -506,11 +497,7 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
         s.loss->fill(&s, rows);
 #pragma omp parallel for schedule(static) num_threads(threads)
         for (int64_t i = 0; i < tiles; i++) {
-#ifdef _OPENMP
             lane *l = &lanes[omp_get_thread_num()];
-#else
-            lane *l = &lanes[0];
-#endif
             shard_status result = gradient_of_tile(l, device, i * s.tile, rows, to);
             if (result != SHARD_OK)
                 keep_failure(result, &status, &cause);
