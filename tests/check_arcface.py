@@ -181,6 +181,20 @@ def check_norms(folder):
             compare(f"{options} with longer rows", longer, one, 1e-5)
 
 
+def check_adaface(folder):
+    """Its margins follow the norms of all ranks' features, whose statistics are in the checkpoint."""
+    adaface = ["--margin", "adaface:0.4,0.333", "--val-interval", 0]
+    one, two = (train(folder, *adaface, "--steps", FIRST, "--output", folder / f"adaface-{ranks}", ranks=ranks) for ranks in (1, 2))
+    compare("AdaFace on two ranks", losses(two), losses(one))
+    for name, first, least in (("batch_mean", 20, 0.5), ("batch_std", 100, 2)):
+        found = [struct.unpack("<f", read_rows(folder / f"adaface-{ranks}/checkpoint.safetensors", f"margin.{name}")[1])[0]
+                 for ranks in (1, 2)]
+        check(first - found[0] > least, f"{name} follows the features: {found}")
+        compare(f"{name} of two ranks", found[1:], found[:1], 1e-4 * first)
+    rest = train(folder, *adaface, "--steps", FIRST + 2, "--resume", folder / "adaface-1/checkpoint.safetensors")
+    compare("AdaFace, resumed", losses(rest), losses(train(folder, *adaface, "--steps", FIRST + 2))[FIRST:], 0)
+
+
 def check_mirrored(folder):
     """Features are those of an image and of its mirror image: of mirrored images they are the same. With --no-flip they are not."""
     write_folder(folder / "mirrored/val", range(100, 100 + OTHERS), mirrored=True)
@@ -304,6 +318,7 @@ def main():
         check_records(folder, one)
         check_losses(folder)
         check_norms(folder)
+        check_adaface(folder)
         check_mirrored(folder)
         check_wide(folder, one)
         check_resume(folder, one)

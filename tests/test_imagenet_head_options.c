@@ -36,6 +36,8 @@ static const setting settings[] = {
     {"--optimizer lamb --head-optimizer adamw --head-lr 0.001", COLUMN "--enable-zero-optim 1 ", 1e-6, true},
     {"--head-optimizer rowwise-adam --head-lr 0.001", "--enable-zero-optim 2 ", 1e-6, true},
     {"--head-dtype float32 --margin cosine --head plain", "", 0.1, false},
+    {"--margin adaface:0.4,0.333 --margin-scale 16 --sample-rate 0.5 --head-optimizer sgd --wd 0 --lr 0.05", COLUMN, 1e-6, false},
+    {"--margin adaface:0.4,0.333 --margin-scale 16 --lr 0.05", "", 1e-6, false},
 };
 enum { FIRST = 3, SETTINGS = sizeof settings / sizeof *settings, STEPS_OF_RUN = 4 /* an epoch has 2, and a validation */ };
 
@@ -164,6 +166,7 @@ START_TEST(test_refusals)
     check_refused("--margin: \"arcface\" is none of", "--synthetic 4 --margin arcface");
     check_refused("--margin: \"combined:1,2\" is none of", "--synthetic 4 --margin combined:1,2");
     check_refused("--margin: \"cosface:-1\" is none of", "--synthetic 4 --margin cosface:-1");
+    check_refused("--margin: \"adaface:0.4\" is none of", "--synthetic 4 --margin adaface:0.4");
     check_refused("--head fused, or leave --head out", "--synthetic 4 --sample-rate 0.5 --head plain");
     check_refused("--model-parallel-dim column", "--synthetic 4 --sample-rate 0.5 " ROW);
     check_refused("--model-parallel-dim column, or adamw", "--synthetic 4 --head-optimizer rowwise-adam " ROW);

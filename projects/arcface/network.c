@@ -1,5 +1,7 @@
 #include "network.h"
 
+#include "margin.h"
+
 #include <inttypes.h>
 
 /* insightface's: levels from 0 to 1 become -1 to 1. */
@@ -17,6 +19,14 @@ static shard_module *make_classifier(const options *wanted, int64_t identities, 
     return classifier;
 }
 
+/* AdaFace's statistics have a module of their own: --pretrained takes a file with a classifier alone. */
+static shard_module *make_margin(const options *wanted)
+{
+    shard_module *margin = shard_module_create(&network_type, NULL);
+    margin_add_buffers(margin, &wanted->margin);
+    return margin;
+}
+
 shard_module *network_make(const options *wanted, int64_t identities, shard_group *group)
 {
     shard_module *network = shard_module_create(&network_type, NULL);
@@ -25,6 +35,8 @@ shard_module *network_make(const options *wanted, int64_t identities, shard_grou
                                          .image_size = wanted->image_size, .width = wanted->width, .dropout = wanted->dropout));
     if (identities > 0)
         shard_module_add_child(network, NETWORK_CLASSIFIER, make_classifier(wanted, identities, group));
+    if (identities > 0 && wanted->margin.adaptive)
+        shard_module_add_child(network, NETWORK_MARGIN, make_margin(wanted));
     if (shard_last_status() == SHARD_OK)
         return network;
     shard_module_destroy(network);
@@ -43,10 +55,12 @@ shard_tensor *network_features(shard_module *network, const options *wanted, sha
 }
 
 shard_tensor *network_loss(shard_module *network, const options *wanted, shard_tensor *features, shard_tensor *labels,
-                           const class_sample *sample)
+                           const class_sample *sample, shard_group *data_group)
 {
     const margin_options *m = &wanted->margin;
     shard_tensor *loss = NULL;
+    shard_margin_logits_options margin;
+    margin_make(&margin, m, m->adaptive ? shard_module_child(network, NETWORK_MARGIN) : NULL, features, data_group);
     SHARD_AUTOCAST(head_autocast(&wanted->head, &wanted->training))
     {
         shard_tensor *x = shard_cast(features, head_dtype(&wanted->head, &wanted->training));
@@ -57,11 +71,10 @@ shard_tensor *network_loss(shard_module *network, const options *wanted, shard_t
         if (streams)
             loss = shard_linear_cross_entropy(x, shard_module_tensor(classifier, "weight"), NULL, labels,
                                               .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes, .normalized = true,
-                                              .margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
+                                              .margin = &margin);
         else if (m->cosines)
             loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
-                                       .normalized = true,
-                                       .margin = SHARD_MARGIN(.scale = m->scale, .m1 = m->m1, .m2 = m->m2, .m3 = m->m3));
+                                       .normalized = true, .margin = &margin);
         else
             loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
                                        .sample_correction = sample->correction, .stash_share = wanted->head.stash,

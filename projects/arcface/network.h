@@ -1,6 +1,6 @@
 /*
- * A backbone, which makes features of images, and a classifier of identities, which is there for training alone. The names of
- * their tensors begin with "backbone." and "classifier.".
+ * A backbone, which makes features of images, and a classifier of identities, which is there for training alone, as are the
+ * statistics of AdaFace's margin. The names of their tensors begin with "backbone.", "classifier." and "margin.".
  */
 #ifndef ARCFACE_NETWORK_H
 #define ARCFACE_NETWORK_H
@@ -12,6 +12,7 @@
 
 #define NETWORK_BACKBONE "backbone"
 #define NETWORK_CLASSIFIER "classifier"
+#define NETWORK_MARGIN "margin"
 
 /* The classifier is split over group; NULL: whole. identities 0: there is no classifier. NULL with the error set. Not collective.
  */
@@ -22,9 +23,9 @@ shard_module *network_make(const options *wanted, int64_t identities, shard_grou
 shard_tensor *network_features(shard_module *network, const options *wanted, shard_tensor *images);
 
 /* The sum of the losses of features with their labels. sample: the classes of the step. NULL with the error
- * set. Collective over the classifier's group. */
+ * set. Collective over the classifier's group, and with AdaFace's margin over data_group. */
 shard_tensor *network_loss(shard_module *network, const options *wanted, shard_tensor *features, shard_tensor *labels,
-                           const class_sample *sample);
+                           const class_sample *sample, shard_group *data_group);
 
 /* Loads the values of --pretrained. Errors: ARGUMENT, a classifier of another number of identities; those of shard_load.
  * Collective over the world. */

@@ -53,7 +53,8 @@ static shard_status backward_batch(trainer *run, const loader_batch *batch, trai
         shard_tensor *features = network_features(run->base.model, run->options, pixels);
         features = shard_gather_from_group(features, 0, run->base.model_group);
         labels = shard_gather_from_group(labels, 0, run->base.model_group);
-        shard_tensor *loss = network_loss(run->base.model, run->options, features, labels, &sample);
+        shard_tensor *loss =
+            network_loss(run->base.model, run->options, features, labels, &sample, shard_mesh_data_group(run->base.mesh));
         if (loss)
             made->loss = shard_item(loss);
         loss = shard_scale(loss, made->samples > 0 ? groups / (double)made->samples : 0);

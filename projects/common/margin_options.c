@@ -17,9 +17,8 @@
 const command_option margin_rows[] = {
     {COMMAND_TEXT, "margin",
      "logits are cosines times --margin-scale, and in training alone the label's has a margin: cosine (of 0), arcface:M, "
-     "cosface:M, sphereface:M or combined:M1,M2,M3. There is no bias, as with a --sample-rate below 1. none: logits are those of "
-     "a "
-     "linear layer",
+     "cosface:M, sphereface:M, combined:M1,M2,M3 or adaface:M,H, which follows the norms of the features. There is no bias, as "
+     "with a --sample-rate below 1. none: logits are those of a linear layer",
      "KIND", AT(text)},
     {COMMAND_NUMBER, "margin-scale", "of --margin's cosines; --margin none has none", "X", AT(scale), .least = 1e-3, .most = 1e6},
     SAMPLE_RATE(offsetof(margin_options, sample_rate)),
@@ -33,15 +32,22 @@ const command_option sample_rate_rows[] = {SAMPLE_RATE(0), {0}};
 
 #define MARGIN_NUMBERS 3
 
+enum { AT_M1, AT_M2, AT_M3, AT_M, AT_H, MARGIN_PLACES };
+
 typedef struct margin_kind {
     const char *name;
-    int count;                 /* of numbers */
-    int place[MARGIN_NUMBERS]; /* of each number: 0 is m1 */
+    int count; /* of numbers */
+    int place[MARGIN_NUMBERS];
 } margin_kind;
 
 static const margin_kind margin_kinds[] = {
-    {"none", 0, {0}},    {"cosine", 0, {0}},     {"arcface", 1, {1}},
-    {"cosface", 1, {2}}, {"sphereface", 1, {0}}, {"combined", 3, {0, 1, 2}},
+    {"none", 0, {0}},
+    {"cosine", 0, {0}},
+    {"arcface", 1, {AT_M2}},
+    {"cosface", 1, {AT_M3}},
+    {"sphereface", 1, {AT_M1}},
+    {"combined", 3, {AT_M1, AT_M2, AT_M3}},
+    {"adaface", 2, {AT_M, AT_H}},
 };
 
 static const margin_kind *find_kind(const char *text, size_t length)
@@ -72,22 +78,25 @@ static int read_numbers(const char *text, double *number)
 shard_status margin_options_read(margin_options *parsed)
 {
     const char *text = parsed->text, *colon = strchr(text, ':');
-    double number[MARGIN_NUMBERS], m[MARGIN_NUMBERS] = {1, 0, 0};
+    double number[MARGIN_NUMBERS], at[MARGIN_PLACES] = {[AT_M1] = 1};
     const margin_kind *kind = find_kind(text, colon ? (size_t)(colon - text) : strlen(text));
     int count = colon ? read_numbers(colon + 1, number) : 0;
     if (!kind || count != kind->count)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "--margin: \"%s\" is none of none, cosine, arcface:M, cosface:M, sphereface:M and combined:M1,M2,M3, "
-                           "with numbers of at least 0, as arcface:0.5",
+                           "--margin: \"%s\" is none of none, cosine, arcface:M, cosface:M, sphereface:M, combined:M1,M2,M3 and "
+                           "adaface:M,H, with numbers of at least 0, as arcface:0.5",
                            text);
     for (int i = 0; i < count; i++)
-        m[kind->place[i]] = number[i];
+        at[kind->place[i]] = number[i];
     parsed->cosines = strcmp(kind->name, "none") != 0;
+    parsed->adaptive = strcmp(kind->name, "adaface") == 0;
     if (parsed->sample_correction && (parsed->cosines || parsed->sample_rate >= 1))
         return shard_error(SHARD_ERROR_ARGUMENT, "--sample-correction is for a --sample-rate below 1 and --margin none");
-    parsed->m1 = m[0];
-    parsed->m2 = m[1];
-    parsed->m3 = m[2];
+    parsed->m1 = at[AT_M1];
+    parsed->m2 = at[AT_M2];
+    parsed->m3 = at[AT_M3];
+    parsed->m = at[AT_M];
+    parsed->h = at[AT_H];
     return SHARD_OK;
 }
 
@@ -95,7 +104,10 @@ shard_status margin_options_describe(const margin_options *wanted, training_chec
 {
     char margin[64] = "none", scale[64] = "none", rate[64];
     if (wanted->cosines) {
-        snprintf(margin, sizeof margin, "combined:%g,%g,%g", wanted->m1, wanted->m2, wanted->m3);
+        if (wanted->adaptive)
+            snprintf(margin, sizeof margin, "adaface:%g,%g", wanted->m, wanted->h);
+        else
+            snprintf(margin, sizeof margin, "combined:%g,%g,%g", wanted->m1, wanted->m2, wanted->m3);
         snprintf(scale, sizeof scale, "%g", wanted->scale);
     }
     snprintf(rate, sizeof rate, "%g", wanted->sample_rate);

@@ -11,6 +11,8 @@ typedef struct margin_options {
     const char *text;  /* of --margin */
     bool cosines;      /* logits are scaled cosines; false: --margin none */
     double m1, m2, m3; /* SHARD_MARGIN has the meaning of the numbers */
+    bool adaptive;     /* AdaFace's margins, by m and h of shard_adaface_margins */
+    double m, h;
     double scale;
     double sample_rate; /* 1: all classes */
     bool sample_correction;

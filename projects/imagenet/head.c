@@ -5,6 +5,8 @@
  */
 #include "trainer.h"
 
+#include "margin.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -41,8 +43,8 @@ static void destroy(shard_module *module)
 
 static const shard_module_type head_type = {.name = "head", .forward = pass_features, .destroy = destroy};
 
-/* Its parameters are the layer's, by the same names. */
-static shard_module *make_module(struct head *head)
+/* Its parameters are the layer's, by the same names; its buffers are the margin's. */
+static shard_module *make_module(struct head *head, const margin_options *margin)
 {
     shard_module *module = shard_module_create(&head_type, head);
     if (!module) /* it has destroyed the head */
@@ -51,6 +53,7 @@ static shard_module *make_module(struct head *head)
     shard_module_add_parameter(module, "weight", shard_module_tensor(head->layer, "weight"));
     if (bias)
         shard_module_add_parameter(module, "bias", bias);
+    margin_add_buffers(module, margin);
     if (shard_last_status() == SHARD_OK)
         return module;
     shard_module_destroy(module);
@@ -73,7 +76,7 @@ shard_status head_open(trainer *run, bool fused)
     head->by_row = split == SHARD_SPLIT_ROW;
     head->layer = fused ? shard_nn_parallel_classifier(features, classes, group, .bias = bias, .dtype = head->dtype)
                         : shard_nn_parallel_linear(features, classes, split, group, .bias = bias, .dtype = head->dtype);
-    shard_status status = shard_module_set_child(run->base.model, "fc", make_module(head));
+    shard_status status = shard_module_set_child(run->base.model, "fc", make_module(head, &wanted->margin));
     run->head = status == SHARD_OK ? head : NULL;
     return status;
 }
@@ -120,15 +123,11 @@ static shard_tensor *unit_rows(shard_tensor *x)
 static shard_tensor *cosine_loss(trainer *run, shard_tensor *x, shard_tensor *labels, double label_smoothing)
 {
     const options *wanted = run->options;
-    const margin_options *m = &wanted->margin;
     const struct head *head = run->head;
     shard_tensor *weight = shard_module_tensor(head->layer, "weight");
-    shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
+    shard_margin_logits_options margin;
     shard_cross_entropy_options set = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
-    margin.scale = m->scale;
-    margin.m1 = m->m1;
-    margin.m2 = m->m2;
-    margin.m3 = m->m3;
+    margin_make(&margin, &wanted->margin, shard_module_child(run->base.model, "fc"), x, shard_mesh_data_group(run->base.mesh));
     set.reduction = SHARD_REDUCTION_SUM;
     set.label_smoothing = label_smoothing;
     set.sample = run->sample.classes;
