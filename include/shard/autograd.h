@@ -31,8 +31,8 @@ typedef shard_status shard_take_rows(void *context, shard_device *device, int64_
 
 /* Passes a gradient of a matrix to `take` in runs of rows, each row once, in any order and on the CPU from several threads at
  * a time. A deferred gradient, as shard_grad of the weight of shard_nn_parallel_classifier or that of shard_head_backward, is
- * computed run by run and is in memory at no time: rows are not rounded to a 16-bit matrix's dtype. The rows of a sample's
- * classes (shard_sample_classes) are passed alone, others are zeros. A gradient in memory is copied in runs, and stays.
+ * computed run by run. It is never in memory as a whole. Rows are not rounded to a 16-bit matrix's dtype. The rows of a
+ * sample's classes (shard_sample_classes) are passed alone, others are zeros. A gradient in memory is copied in runs, and stays.
  *
  * `take` may write to these rows of the matrix itself, by the address of shard_data that was taken before: an optimizer of the
  * caller's. A deferred gradient may then only be released or zeroed. Rows that were passed before an error remain passed.

@@ -121,8 +121,8 @@ typedef struct shard_load_options {
  *   - IO: a failed read (values are then undefined), or a file that is replaced or written to while it is read.
  *   - FORMAT: a malformed file, or one that was changed after shard_save wrote it: the header, or the data of a tensor that
  *     a rank asks for (values are then undefined). The text names the tensor and both checksums. Each rank's checksums are
- *     those of the bytes that it reads. A tensor of which the ranks together do not ask for each byte, as a split one with
- *     .local, is read a second time as a whole, divided over the ranks. A file without checksums is loaded as it is.
+ *     those of the bytes that it reads. If the ranks do not read every byte of a tensor, as of a split one with .local, they
+ *     read it again as a whole. Each rank reads a part. A file without checksums is loaded as it is.
  *   - MISMATCH: other files, or another .skip_checksums, on some ranks. */
 #define shard_load(tensors, ...) \
     SHARD_GIVEN(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))

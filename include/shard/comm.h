@@ -9,8 +9,8 @@
  * Before each collective the group's ranks compare the call: the public function, sizes and settings (for
  * shard_step: learning rate, optimizer, clip value). A difference (MISMATCH), a failed rank (PEER) or a rank
  * that does not come within SHARD_TIMEOUT seconds (600; TIMEOUT) makes the call fail on every rank with the
- * same text. Of a difference the text names the first rank whose call or setting is not that of most ranks; of two ranks, and of
- * equally many, that of the lowest rank counts. docs/errors.md has examples, and the rules for forked processes.
+ * same text. If calls or settings differ, the text names the first rank whose value differs from the majority's. Of equally
+ * frequent values, that of the lowest rank counts. docs/errors.md has examples, and the rules for forked processes.
  *
  * Sums of bfloat16 and float16 are accumulated in float32 and rounded once, on every transport. Between
  * GPUs, SHARD_NCCL_REDUCED_PRECISION=1, set on all ranks, lets NCCL sum in its fastest way (in the
@@ -76,10 +76,9 @@ SHARD_API shard_group *shard_group_split(shard_group *parent, int color);
  * destroyed, and the thread has an error (ARGUMENT). Every rank of the group calls it. */
 SHARD_API void shard_group_destroy(shard_group *group);
 
-/* Sets the ranks that hold the same shards as this one of what is split over `group` from now on, as a mesh does for its
- * groups: the replica group of its parameters (shard_tensor_replica_group), over which shard_data_parallel averages. NULL, the
- * value at first: no other rank. Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group.
- * Not collective. */
+/* Sets the replica group of tensors that are split over `group` from now on (shard_tensor_replica_group). Its ranks hold the
+ * same shards. shard_data_parallel averages over it. A mesh sets that of its groups. NULL, the value at first: no other rank.
+ * Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas);
 
 /* ---- collectives without data ---- */

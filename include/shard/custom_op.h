@@ -28,9 +28,9 @@ typedef struct shard_custom_op shard_custom_op;
  *           inside forward is right only over a group over which an input is split.
  *   dy      as the result. The gradient of a PARTIAL result is that of the whole sum. dy itself is never PARTIAL.
  *   dx[i]   of a split input: the local shard of the gradient. Of another input: PARTIAL, if backward returns it so
- *           (shard_as_placed); else the whole gradient. Exception: where dy is split and the input is not, a dx[i]
- *           without a placement is this rank's summand (a pending sum, as a weight's gradient from the local rows),
- *           unless whole_gradients is set: then backward has gathered or summed it.
+ *           (shard_as_placed); else the whole gradient. Exception: if dy is split and the input is not, dx[i] without
+ *           a placement is this rank's summand (a pending sum, as a weight's gradient from the local rows). Set
+ *           whole_gradients if backward has gathered or summed it.
  *
  * An error inside a function (shard_error, or that of any call) is reported with the operation's name. The call or the
  * backward fails with it. An error of one rank reaches the others as that of any operation (docs/errors.md).

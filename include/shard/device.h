@@ -110,7 +110,7 @@ SHARD_API SHARD_CHECKED shard_status shard_synchronize(shard_device *device);
  */
 SHARD_API SHARD_CHECKED shard_status shard_device_use_stream(shard_device *device, void *stream);
 
-/* A mark in the queue of a device, to wait for the work before it and no more, as torch.cuda.Event. The caller
+/* An event marks a place in a device's queue. Waiting for it waits for earlier work only. As torch.cuda.Event. The caller
  * destroys it; destroying NULL is fine. NULL with the error set. None of these functions is collective. */
 typedef struct shard_event shard_event;
 SHARD_API shard_event *shard_event_create(shard_device *device);

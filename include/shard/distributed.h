@@ -109,9 +109,9 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * The result of a gather or a reduction is identical on every rank, and so is the loss that is computed from it.
  * The gradient of a leaf before it is then a pending sum over the group: each rank has the summand of the local rows,
  * columns or terms. shard_data_parallel takes that sum; without it,
- * shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. A leaf that is used both before and after brings
- * the gradient of the latter use in equal parts. The gradient of a leaf that is split over the group is that of the
- * local shard and needs no sum. docs/data-parallel.md has examples.
+ * shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. A leaf may also be used after the gather or the
+ * reduction. Each rank then adds an equal part of the gradient of that use to its summand. The gradient of a leaf
+ * that is split over the group is that of the local shard and needs no sum. docs/data-parallel.md has examples.
  *
  * Groups that are gathered or summed over in one step have the same ranks, or this rank alone in common, as the
  * groups of a mesh have; a gradient over other groups is refused (UNSUPPORTED).
@@ -119,9 +119,9 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
 
 /* x, unchanged; x is identical on all ranks of the group. For an input that the ranks use differently, as that of a
  * column-parallel layer. The gradient of x is that of one process: summands of the ranks are added over the group, once;
- * a gradient that is complete on each rank is not added. If the loss depends on something that is split, gathered or
- * summed over the group (without another copy in between), it is one loss of all ranks, and its other terms are
- * taken to be identical on them. Otherwise each rank has a loss, and the gradient is that of the sum of these losses.
+ * a gradient that is complete on each rank is not added. If the loss depends on a tensor that is split, gathered or
+ * summed over the group, without another copy in between, the ranks have one loss. Its other terms must be identical on
+ * all ranks. Otherwise each rank has a loss, and the gradient is that of the sum of these losses.
  * As torchshard.distributed.copy and Megatron's copy_to_tensor_model_parallel_region. */
 SHARD_API shard_tensor *shard_copy_to_group(shard_tensor *x, shard_group *group);
 

@@ -87,8 +87,13 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * SHARD_FLOAT16 the same bytes have twice as many exponentials of other features. Each one is rounded, by at most 2^-11 of it or
  * 2^-40 of the row's largest (of the binary loss, of 1). With soft_cap, and with weight or pos_weight of the binary loss, the
  * stash is float32 all the same.
- * There is none on a GPU, with .sample, .normalized or .margin, for more than 1,024 rows, for float64, for bfloat16 features
- * with soft_cap, and where replicas gather the rows of a classifier.
+ * There is no stash
+ *   - on a GPU;
+ *   - with .sample, .normalized or .margin;
+ *   - for more than 1,024 rows;
+ *   - for float64, and for bfloat16 features with soft_cap;
+ *   - if replicas gather the rows of a classifier;
+ *   - for a classifier after a second backward before a step (micro-batches): it frees the stash of the first and uses none.
  * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
  * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and

@@ -105,14 +105,15 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  *     gradient as a whole, as LARS, LAMB and shard_grad do.
  *   - with data parallel and in ZeRO's stage 1, replicas gather the rows of their batches when a backward is reduced, features
  *     and a few numbers for each, and shard_step computes the gradient of all of them: in stage 1 for the local rows of the
- *     weight alone, also with overlap. The step of an optimizer that has the weight without the bias leaves these rows of the
- *     bias's gradient, and zeros for the others. The gradient is computed as a whole, in each rank's memory, and summed over
+ *     weight alone, also with overlap. If an optimizer has the weight but not the bias, its step leaves a bias gradient. It is
+ *     complete for these rows and zero elsewhere. The gradient is computed as a whole, in each rank's memory, and summed over
  *     the replicas
  *       - if the rows of all replicas have more bytes than it;
  *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights,
  *         sample of classes or its correction;
- *       - in stages 2 and 3, and where weight and bias are not averaged together: that takes both in one list of one data
- *         parallel or one ZeRO optimizer, under names of one module or the bias next after the weight.
+ *       - in stages 2 and 3;
+ *       - if weight and bias are not averaged together. They are if one list of one data parallel object or one ZeRO optimizer
+ *         has both, and if they have names of one module or the bias follows the weight.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. A loss does not see what
  * was written through shard_data of the logits; it sees shard_copy_from_host. shard_zero_grad and shard_step free the tensor of

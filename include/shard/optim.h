@@ -5,8 +5,8 @@
  *
  *   groups (shard_init, the mesh) outlive everything that is placed on them;
  *   a module is split, converted and frozen before the optimizer is made of its parameters;
- *   state dicts of optimizers and averages are made when memory does not move any more: after shard_data_parallel_create, shard_zero_optimizer and
- *   shard_optimizer_add_param_group;
+ *   state dicts of optimizers and averages are made after shard_data_parallel_create, shard_zero_optimizer and
+ *   shard_optimizer_add_param_group: these calls move tensors;
  *   shard_load comes after the state dicts, then the sampler's seek and the random state.
  *
  * A step sets the learning rate, runs forward and backward, clips, steps, and updates averages.

@@ -17,7 +17,8 @@
  * - Frozen parameters begin with the first replica's values and are compared like the others.
  * - A parameter that requires a gradient and that no rank's backward reaches has a gradient of zeros after it: momentum
  *   and weight decay move it, unlike in one process. Freeze the parameters that the loss does not use.
- * - With several objects, every rank's backward reaches some parameter of each, in the same order; else an error (MISMATCH).
+ * - With several objects, every rank's backward reaches a parameter of each object. All ranks reach the objects in the same
+ *   order. A difference is an error (MISMATCH).
  *
  * docs/data-parallel.md and docs/zero.md are the guides.
  */

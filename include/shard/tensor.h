@@ -249,7 +249,7 @@ SHARD_API double shard_item(shard_tensor *tensor);
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is
- * placed as the leaf. Below a gather or a sum over a group the ranks' gradients have a pending sum
+ * placed as the leaf. If a leaf is used before a gather or a sum over a group, its gradient is a pending sum
  * (shard/distributed.h). As torch.Tensor.grad. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
 /* The group over which a parameter is replicated. NULL is the world, or, for a split parameter, this rank alone: no
