@@ -169,7 +169,7 @@ SHARD_API shard_tensor *shard_le_scalar(shard_tensor *x, double number);
 SHARD_API shard_tensor *shard_gt_scalar(shard_tensor *x, double number);
 SHARD_API shard_tensor *shard_ge_scalar(shard_tensor *x, double number);
 /* a's element where condition (uint8) is not 0, else b's; as torch.where. a and b have one dtype, any. The three are
- * broadcast and placed as above. The gradient of an element that was not taken is 0, also where dy is
+ * expanded and placed as above. The gradient of an element that was not taken is 0, also where dy is
  * NaN. shard_where(mask, shard_full(SHARD_SCALAR, 0.0), x) is masked_fill. */
 SHARD_API shard_tensor *shard_where(shard_tensor *condition, shard_tensor *a, shard_tensor *b);
 /* A copy, of any dtype; differentiable, as torch.clone. Carries PARTIAL too. */

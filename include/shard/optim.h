@@ -1,5 +1,5 @@
 /*
- * shard/optim.h: optimizers, ZeRO, averages of parameters, learning rate schedules.
+ * shard/optim.h: optimizers, averages of parameters, learning rate schedules. ZeRO is in shard/parallel.h.
  *
  * Objects are made in any order, with these rules:
  *

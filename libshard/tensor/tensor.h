@@ -8,8 +8,8 @@
 #include "tensor/leaf.h"
 #include "tensor/storage.h"
 
-/* The groups over which a gradient has pending sums: autograd/pending_sums.h. A mesh has two groups; each of its groups
- * has one rank in common with each other one. */
+/* The groups over which a gradient has pending sums: autograd/pending_sums.h. A mesh has a group for each of its axes, at most
+ * four; each of them has one rank in common with each other one. */
 #define SHARD_PENDING_GROUPS 4
 typedef struct shard_pending_sums {
     int count;
