@@ -70,7 +70,7 @@ static void second_backward(shard_group *world)
 static void no_rank_of_sampler(shard_group *world)
 {
     (void)world;
-    shard_group_sampler_create(8, .members = 2, .member = 2);
+    shard_group_sampler_create(8, .ranks = 2, .rank = 2);
 }
 
 static void no_epoch_of_sampler(shard_group *world)
@@ -159,7 +159,7 @@ static const struct {
     {second_backward, SHARD_ERROR_ARGUMENT,
      "shard_backward: the record of sum was freed by an earlier backward; run the forward again"},
     {no_rank_of_sampler, SHARD_ERROR_ARGUMENT,
-     "shard_group_sampler_create: 8 samples in batches of 2 for rank 2 of 2 (.member, .members): a batch is at least 1 (-1: "
+     "shard_group_sampler_create: 8 samples in batches of 2 for rank 2 of 2 (.rank, .ranks): a batch is at least 1 (-1: "
      "one sample for each rank), ranks count from 0"},
     {no_epoch_of_sampler, SHARD_ERROR_ARGUMENT,
      "shard_group_sampler_set_epoch: epoch -1, step 0: both count from 0, and an epoch of 8 samples in batches of 4 has 2 "

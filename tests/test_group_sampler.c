@@ -57,7 +57,7 @@ START_TEST(test_same_for_any_ranks)
     for (int n = 0; n < 5; n++) {
         shard_group_sampler *sampler[8];
         for (int r = 0; r < ranks[n]; r++) {
-            sampler[r] = make(sizes[_i], .batch = 13, .members = ranks[n], .member = r, .seed = 3, .shuffle = true,
+            sampler[r] = make(sizes[_i], .batch = 13, .ranks = ranks[n], .rank = r, .seed = 3, .shuffle = true,
                               .last_batch = SHARD_LAST_BATCH_EXACT);
             ck_assert_int_eq(shard_group_sampler_last_batch_size(sampler[r]), 0);
             ck_assert_int_eq(shard_group_sampler_steps(sampler[r]), (sizes[_i] + 12) / 13);
@@ -93,32 +93,32 @@ START_TEST(test_same_for_any_ranks)
 }
 END_TEST
 
-/* Each member has the same number of samples in every step: what is over is left out, or
- * the epoch's first ones come again, also where there are fewer samples than members. */
+/* Each rank has the same number of samples in every step: what is over is left out, or
+ * the epoch's first ones come again, also where there are fewer samples than ranks. */
 START_TEST(test_even_tails)
 {
     int64_t *whole = epoch_of(4, 0, sizes[_i]), samples[6], count;
     for (int n = 0; n < 5; n++) {
-        int members = ranks[n];
+        int size = ranks[n];
         for (int drop = 0; drop < 2; drop++) {
             shard_last_batch tail = drop ? SHARD_LAST_BATCH_DROP : SHARD_LAST_BATCH_PAD;
-            int64_t all = sizes[_i] / members * members, step = 0, seen[8] = {0};
+            int64_t all = sizes[_i] / size * size, step = 0, seen[8] = {0};
             if (tail == SHARD_LAST_BATCH_PAD && all < sizes[_i])
-                all += members;
-            for (int r = 0; r < members; r++) {
-                shard_group_sampler *sampler = make(sizes[_i], .batch = 6 * members, .members = members, .member = r,
-                                                    .last_batch = tail, .seed = 4, .shuffle = true);
-                ck_assert_int_eq(shard_group_sampler_steps(sampler), (all + 6 * members - 1) / (6 * members));
+                all += size;
+            for (int r = 0; r < size; r++) {
+                shard_group_sampler *sampler =
+                    make(sizes[_i], .batch = 6 * size, .ranks = size, .rank = r, .last_batch = tail, .seed = 4, .shuffle = true);
+                ck_assert_int_eq(shard_group_sampler_steps(sampler), (all + 6 * size - 1) / (6 * size));
                 for (step = 0; shard_group_sampler_next(sampler, samples, &count); step++) {
-                    int64_t left = all - step * 6 * members, each = left < 6 * members ? left / members : 6;
+                    int64_t left = all - step * 6 * size, each = left < 6 * size ? left / size : 6;
                     ck_assert_int_eq(count, each);
-                    ck_assert_int_eq(shard_group_sampler_last_batch_size(sampler), each * members);
+                    ck_assert_int_eq(shard_group_sampler_last_batch_size(sampler), each * size);
                     for (int64_t i = 0; i < count; i++)
-                        ck_assert_int_eq(samples[i], whole[(step * 6 * members + r * each + i) % sizes[_i]]);
+                        ck_assert_int_eq(samples[i], whole[(step * 6 * size + r * each + i) % sizes[_i]]);
                     seen[r] += count;
                 }
                 ck_assert_int_eq(step, shard_group_sampler_steps(sampler));
-                ck_assert_int_eq(seen[r], all / members);
+                ck_assert_int_eq(seen[r], all / size);
                 shard_group_sampler_destroy(sampler);
             }
         }
@@ -133,7 +133,7 @@ START_TEST(test_resumes)
     enum { COUNT = 103, BATCH = 10 };
     int64_t *whole = epoch_of(9, 5, COUNT), samples[BATCH], count, position = 4 * BATCH;
     shard_metadata *metadata = shard_metadata_create();
-    shard_group_sampler *first = make(COUNT, .batch = BATCH, .members = 2, .member = 1, .seed = 9, .shuffle = true);
+    shard_group_sampler *first = make(COUNT, .batch = BATCH, .ranks = 2, .rank = 1, .seed = 9, .shuffle = true);
     check_ok(shard_group_sampler_set_epoch(first, 5));
     for (int step = 0; step < 4; step++)
         ck_assert(shard_group_sampler_next(first, samples, &count));
@@ -256,7 +256,7 @@ END_TEST
 
 START_TEST(test_in_order)
 {
-    shard_group_sampler *sampler = make(50, .members = 2, .member = 1);
+    shard_group_sampler *sampler = make(50, .ranks = 2, .rank = 1);
     int64_t sample, count;
     for (int64_t i = 0; i < 25; i++) { /* one sample each */
         ck_assert(shard_group_sampler_next(sampler, &sample, &count));
@@ -286,13 +286,13 @@ START_TEST(test_refuses)
     check_error(shard_last_status(), "shard_group_sampler_create: -1 samples*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .batch = -8));
     check_error(shard_last_status(), "*in batches of -8*");
-    ck_assert_ptr_null(shard_group_sampler_create(1, .members = 2, .member = 2));
+    ck_assert_ptr_null(shard_group_sampler_create(1, .ranks = 2, .rank = 2));
     check_error(shard_last_status(), "*rank 2 of 2*");
-    ck_assert_ptr_null(shard_group_sampler_create(1, .members = 2, .member = -1));
+    ck_assert_ptr_null(shard_group_sampler_create(1, .ranks = 2, .rank = -1));
     check_error(shard_last_status(), "*rank -1 of 2*");
-    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2));
+    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .ranks = 2));
     check_error(shard_last_status(), "*a batch of 3 *of 2 ranks*SHARD_LAST_BATCH_EXACT");
-    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .members = 2, .last_batch = SHARD_LAST_BATCH_DROP));
+    ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .ranks = 2, .last_batch = SHARD_LAST_BATCH_DROP));
     check_error(shard_last_status(), "*a batch of 3*");
     ck_assert_ptr_null(shard_group_sampler_create(10, .last_batch = (shard_last_batch)9));
     check_error(shard_last_status(), "shard_group_sampler_create: last_batch 9 *");

@@ -119,10 +119,10 @@ END_TEST
 START_TEST(test_sampler_sizes)
 {
     int64_t most = INT64_MAX;
-    ck_assert_ptr_null(shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000));
+    ck_assert_ptr_null(shard_group_sampler_create(most - 1, .ranks = 1000, .batch = 1000));
     check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_create: *SHARD_LAST_BATCH_PAD*overflow*");
     shard_group_sampler *sampler =
-        shard_group_sampler_create(most - 1, .members = 1000, .batch = 1000, .last_batch = SHARD_LAST_BATCH_EXACT);
+        shard_group_sampler_create(most - 1, .ranks = 1000, .batch = 1000, .last_batch = SHARD_LAST_BATCH_EXACT);
     ck_assert_int_eq(shard_group_sampler_steps(sampler), most / 1000 + 1);
     shard_range last = shard_group_sampler_local_range(sampler, most / 1000);
     ck_assert(last.start == most / 1000 * 1000 && last.size == 1);

@@ -33,8 +33,8 @@ typedef enum shard_reduce_op { SHARD_SUM, SHARD_MAX, SHARD_MIN } shard_reduce_op
 SHARD_API int shard_group_rank(const shard_group *group);
 SHARD_API int shard_group_size(const shard_group *group);
 
-/* The world's rank of the group's rank `member`. Not collective. */
-SHARD_API int shard_group_world_rank(const shard_group *group, int member);
+/* The world's rank of the group's rank `rank`. Not collective. */
+SHARD_API int shard_group_world_rank(const shard_group *group, int rank);
 
 /* The host transport: "self", "shm", "mpi" or "exchange" (shard_init_with); static. Not collective. */
 SHARD_API const char *shard_group_transport(const shard_group *group);
@@ -90,12 +90,12 @@ SHARD_API SHARD_CHECKED shard_status shard_barrier(shard_group *group);
  * error. Collective over group. */
 SHARD_API SHARD_CHECKED shard_status shard_agree(shard_group *group);
 
-/* The range of `size` elements that rank `member` of `members` has: ranges differ by at most one element, the larger
+/* The range of `size` elements that rank `rank` of `ranks` has: ranges differ by at most one element, the larger
  * ones first. {0, 0} with the error set if there is no such rank. Not collective. As torch.tensor_split. */
 typedef struct shard_range {
     int64_t start, size;
 } shard_range;
-SHARD_API shard_range shard_split_range(int64_t size, int members, int member);
+SHARD_API shard_range shard_split_range(int64_t size, int ranks, int rank);
 
 SHARD_END_C
 

@@ -28,14 +28,14 @@ typedef struct shard_group_sampler shard_group_sampler;
 typedef enum shard_last_batch {
     SHARD_LAST_BATCH_PAD = 0, /* samples from the epoch's beginning once more, as DistributedSampler */
     SHARD_LAST_BATCH_EXACT,   /* every sample once: local batches differ by one, some may be empty */
-    SHARD_LAST_BATCH_DROP,    /* at most members - 1 samples are left out, as with its drop_last */
+    SHARD_LAST_BATCH_DROP,    /* at most ranks - 1 samples are left out, as with its drop_last */
 } shard_last_batch;
 
 typedef struct shard_group_sampler_options {
     size_t size;
     int64_t batch;       /* of a step, of all ranks together; -1: one sample each */
     shard_group *group;  /* whose ranks see different samples; NULL: */
-    int members, member; /* as DistributedSampler's num_replicas and rank; 1 and 0 */
+    int ranks, rank;     /* as DistributedSampler's num_replicas and rank; 1 and 0 */
     bool shuffle;        /* else in order */
     uint64_t seed;
     shard_last_batch last_batch;

@@ -103,14 +103,14 @@ bool shard_group_same(const shard_group *a, const shard_group *b)
     return a == b || (size == shard_group_size(b) && shard_group_common(a, b) == size);
 }
 
-shard_range shard_split_range(int64_t size, int members, int member)
+shard_range shard_split_range(int64_t size, int ranks, int rank)
 {
-    if (size < 0 || member < 0 || member >= members) {
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_split_range: %" PRId64 " elements, member %d of %d", size, member, members);
+    if (size < 0 || rank < 0 || rank >= ranks) {
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_split_range: %" PRId64 " elements, rank %d of %d", size, rank, ranks);
         return (shard_range){0, 0};
     }
-    int64_t part = size / members, larger = size % members;
-    return (shard_range){.start = member * part + shard_min(member, larger), .size = part + (member < larger)};
+    int64_t part = size / ranks, larger = size % ranks;
+    return (shard_range){.start = rank * part + shard_min(rank, larger), .size = part + (rank < larger)};
 }
 
 /* ---- new groups ---- */

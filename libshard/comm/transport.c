@@ -24,9 +24,9 @@ int shard_group_size(const shard_group *group)
     return group ? group->size : 1;
 }
 
-int shard_group_world_rank(const shard_group *group, int member)
+int shard_group_world_rank(const shard_group *group, int rank)
 {
-    return group && member >= 0 && member < group->size ? group->world_ranks[member] : 0;
+    return group && rank >= 0 && rank < group->size ? group->world_ranks[rank] : 0;
 }
 
 const char *shard_group_transport(const shard_group *group)

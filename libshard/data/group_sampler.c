@@ -12,32 +12,32 @@
 
 struct shard_group_sampler {
     int64_t samples, batch;
-    int members, member;
+    int ranks, rank;
     bool shuffle;
     uint64_t seed;
-    int64_t positions; /* of an epoch: all samples, or a multiple of the members */
+    int64_t positions; /* of an epoch: all samples, or a multiple of the ranks */
     int64_t epoch, step;
 };
 
 static shard_status check(int64_t samples, const shard_group_sampler_options *o)
 {
-    if (samples < 0 || o->batch < 1 || o->members < 1 || o->member < 0 || o->member >= o->members)
+    if (samples < 0 || o->batch < 1 || o->ranks < 1 || o->rank < 0 || o->rank >= o->ranks)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_group_sampler_create: %" PRId64 " samples in batches of %" PRId64 " for rank %d of %d "
-                           "(.member, .members): a batch is at least 1 (-1: one sample for each rank), ranks count from 0",
-                           samples, o->batch, o->member, o->members);
+                           "(.rank, .ranks): a batch is at least 1 (-1: one sample for each rank), ranks count from 0",
+                           samples, o->batch, o->rank, o->ranks);
     if ((unsigned)o->last_batch > SHARD_LAST_BATCH_DROP)
         return shard_error(
             SHARD_ERROR_ARGUMENT,
             "shard_group_sampler_create: last_batch %d is none of SHARD_LAST_BATCH_PAD (0), SHARD_LAST_BATCH_EXACT (1), "
             "SHARD_LAST_BATCH_DROP (2)",
             (int)o->last_batch);
-    if (o->last_batch != SHARD_LAST_BATCH_EXACT && o->batch % o->members != 0)
+    if (o->last_batch != SHARD_LAST_BATCH_EXACT && o->batch % o->ranks != 0)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_group_sampler_create: a batch of %" PRId64
                            " is not the same number of samples for each of %d ranks, "
                            "as SHARD_LAST_BATCH_PAD and SHARD_LAST_BATCH_DROP need: take a multiple, or SHARD_LAST_BATCH_EXACT",
-                           o->batch, o->members);
+                           o->batch, o->ranks);
     return SHARD_OK;
 }
 
@@ -47,18 +47,18 @@ shard_group_sampler *shard_group_sampler_create_with(int64_t samples, const shar
     if (!options_ok)
         return NULL;
     if (options.group) {
-        options.members = shard_group_size(options.group);
-        options.member = shard_group_rank(options.group);
+        options.ranks = shard_group_size(options.group);
+        options.rank = shard_group_rank(options.group);
     }
     if (options.batch == -1)
-        options.batch = options.members;
+        options.batch = options.ranks;
     if (check(samples, &options) != SHARD_OK)
         return NULL;
-    int64_t over = samples % options.members, positions = samples;
+    int64_t over = samples % options.ranks, positions = samples;
     if (options.last_batch == SHARD_LAST_BATCH_DROP)
         positions -= over;
     else if (options.last_batch == SHARD_LAST_BATCH_PAD && over > 0 &&
-             __builtin_add_overflow(positions, options.members - over, &positions))
+             __builtin_add_overflow(positions, options.ranks - over, &positions))
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_group_sampler_create: %" PRId64 " samples and what SHARD_LAST_BATCH_PAD adds overflow",
                                samples);
@@ -67,8 +67,8 @@ shard_group_sampler *shard_group_sampler_create_with(int64_t samples, const shar
         return NULL;
     *sampler = (shard_group_sampler){.samples = samples,
                                      .batch = options.batch,
-                                     .members = options.members,
-                                     .member = options.member,
+                                     .ranks = options.ranks,
+                                     .rank = options.rank,
                                      .shuffle = options.shuffle,
                                      .seed = options.seed,
                                      .positions = positions};
@@ -87,7 +87,7 @@ int64_t shard_group_sampler_steps(const shard_group_sampler *sampler)
 
 int64_t shard_group_sampler_max_local_batch(const shard_group_sampler *sampler)
 {
-    return sampler ? shard_split_range(sampler->batch, sampler->members, sampler->member).size : 0;
+    return sampler ? shard_split_range(sampler->batch, sampler->ranks, sampler->rank).size : 0;
 }
 
 static int64_t samples_of_step(const shard_group_sampler *sampler, int64_t step)
@@ -107,7 +107,7 @@ shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, 
                     shard_group_sampler_steps(sampler));
         return (shard_range){0, 0};
     }
-    shard_range part = shard_split_range(samples_of_step(sampler, step), sampler->members, sampler->member);
+    shard_range part = shard_split_range(samples_of_step(sampler, step), sampler->ranks, sampler->rank);
     part.start += step * sampler->batch;
     return part;
 }

@@ -391,7 +391,7 @@ loader *loader_open(const loader_options *given)
     }
     loading->options = *options;
     loading->sampling =
-        shard_group_sampler_create(samples, .batch = options->batch, .members = options->ranks, .member = options->rank,
+        shard_group_sampler_create(samples, .batch = options->batch, .ranks = options->ranks, .rank = options->rank,
                                    .seed = options->seed, .shuffle = options->training, .last_batch = SHARD_LAST_BATCH_EXACT);
     loading->steps = shard_group_sampler_steps(loading->sampling);
     loading->sample_bytes = options->image_size * options->image_size * 3;
