@@ -29,9 +29,7 @@ int main(int argc, char **argv)
 {
     shard_init(&argc, &argv);
     shard_module *model = shard_nn_sequential(shard_nn_linear(FEATURES, 16), shard_nn_relu(), shard_nn_linear(16, 1));
-    shard_tensors *parameters = shard_parameters(model);
-    shard_data_parallel *data_parallel = shard_data_parallel_create(parameters);
-    shard_tensors_destroy(parameters);
+    shard_data_parallel *data_parallel = shard_data_parallel_create(model);
     shard_optimizer *sgd = shard_sgd(model, .lr = 0.05, .momentum = 0.9);
     shard_group_sampler *sampler = shard_group_sampler_create(SAMPLES, .batch = BATCH, .group = shard_world(), .shuffle = true);
     double mean = 0;

@@ -16,9 +16,7 @@ int main(int argc, char **argv)
     shard_group *model_group = shard_mesh_model_group(mesh), *data_group = shard_mesh_data_group(mesh);
     shard_module *model = shard_nn_sequential(shard_nn_linear(20, 32), shard_nn_relu(),
                                               shard_nn_parallel_linear(32, 50, SHARD_SPLIT_COLUMN, model_group));
-    shard_tensors *parameters = shard_parameters(model);
-    shard_data_parallel *data_parallel = shard_data_parallel_create(parameters);
-    shard_tensors_destroy(parameters);
+    shard_data_parallel *data_parallel = shard_data_parallel_create(model);
     shard_optimizer *sgd = shard_sgd(model, .lr = 0.1);
     int replicas = shard_group_size(data_group), replica = shard_group_rank(data_group);
     double mean = 0;

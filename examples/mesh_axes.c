@@ -20,9 +20,7 @@ int main(int argc, char **argv)
     shard_module *model = shard_nn_sequential(shard_nn_parallel_linear(20, 64, SHARD_SPLIT_COLUMN, width), shard_nn_gelu(),
                                               shard_nn_parallel_linear(64, 32, SHARD_SPLIT_ROW, width), shard_nn_relu(),
                                               shard_nn_parallel_linear(32, 50, SHARD_SPLIT_COLUMN, classes));
-    shard_tensors *parameters = shard_parameters(model);
-    shard_data_parallel *data_parallel = shard_data_parallel_create(parameters); /* over each parameter's replicas */
-    shard_tensors_destroy(parameters);
+    shard_data_parallel *data_parallel = shard_data_parallel_create(model); /* over each parameter's replicas */
     shard_optimizer *sgd = shard_sgd(model, .lr = 0.1);
     shard_group *data = shard_mesh_group(mesh, "data");
     int replicas = shard_group_size(data), replica = shard_mesh_coordinate(mesh, "data");

@@ -18,13 +18,10 @@ static double train(int stage)
     shard_module *model = shard_nn_sequential(shard_nn_linear(8, 64), shard_nn_relu(), shard_nn_linear(64, 4));
     shard_optimizer *adam = shard_adam(model, .lr = 0.01);
     shard_data_parallel *data_parallel = NULL;
-    if (stage > 0) {
+    if (stage > 0)
         adam = shard_zero_optimizer(adam, .stage = stage); /* averages gradients, too */
-    } else {
-        shard_tensors *parameters = shard_parameters(model);
-        data_parallel = shard_data_parallel_create(parameters);
-        shard_tensors_destroy(parameters);
-    }
+    else
+        data_parallel = shard_data_parallel_create(model);
     int ranks = shard_group_size(shard_world()), rank = shard_group_rank(shard_world());
     double mean = 0;
     for (int step = 0; step < 20; step++)

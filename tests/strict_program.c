@@ -187,7 +187,9 @@ static void trains(void)
     check(classifier != NULL, "a classifier");
     shard_module_destroy(classifier);
     shard_tensors *state = shard_state_dict(model);
-    shard_data_parallel *data_parallel = shard_data_parallel_create(state);
+    shard_data_parallel *data_parallel = shard_data_parallel_create(state), *same = shard_data_parallel_create(model);
+    check(same != NULL, "data parallel training of a module");
+    shard_data_parallel_destroy(same);
     shard_group_sampler *sampler = shard_group_sampler_create(10);
     shard_grad_scaler *scaler = shard_grad_scaler_create();
     check(model && data_parallel && scaler && shard_group_sampler_steps(sampler) == 10, "what is trained with");

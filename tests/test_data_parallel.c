@@ -379,6 +379,33 @@ START_TEST(test_fails_before_the_loss)
 }
 END_TEST
 
+/* A module stands for the list of its parameters. */
+static void takes_a_module(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world), size = shard_group_size(world);
+    shard_module *model = shard_nn_linear(1, 1, .bias = false, .dtype = SHARD_FLOAT64);
+    shard_data_parallel *dp = shard_data_parallel_create(model, .bucket_mib = 1e-6);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_full(SHARD_SHAPE(1, 1), rank + 1.0, .dtype = SHARD_FLOAT64);
+        check_ok(shard_backward(shard_sum(shard_forward(model, x))));
+        ck_assert_double_eq_tol(shard_item(shard_grad(shard_module_tensor(model, "weight"))), (size + 1) / 2.0, 1e-14);
+    }
+    shard_data_parallel_destroy(dp);
+    shard_module_destroy(model);
+    shard_module *none = NULL;
+    ck_assert_ptr_null(shard_data_parallel_create(none));
+    shard_clear_error();
+}
+
+START_TEST(test_takes_a_module)
+{
+    run_job(rank_counts[_i], takes_a_module, NULL);
+}
+END_TEST
+
 static void refuses_a_mode(shard_group *world, void *context)
 {
     (void)world, (void)context;
@@ -407,6 +434,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_two_losses, 1, 3);
     tcase_add_test(tcase, test_fails_jointly);
     tcase_add_test(tcase, test_fails_before_the_loss);
+    add_ranks_test(tcase, test_takes_a_module);
     tcase_add_test(tcase, test_refuses_a_mode);
     return test_run(suite);
 }

@@ -72,39 +72,11 @@ typedef struct shard_sgd_options {
  *
  *     shard_sgd(model, .lr = 0.1, .momentum = 0.9)
  */
-#ifndef __cplusplus
-typedef struct shard_parameter_list {
-    const shard_tensors *list;
-    shard_tensors *made; /* of a module: destroyed after the call */
-} shard_parameter_list;
-
-static inline shard_parameter_list shard_list_of_module(shard_module *module)
-{
-    shard_tensors *made = shard_parameters(module);
-    return (shard_parameter_list){made, made};
-}
-
-static inline shard_parameter_list shard_list_of_tensors(const shard_tensors *list)
-{
-    return (shard_parameter_list){list, NULL};
-}
-
-static inline void shard_list_end(const shard_parameter_list *parameters)
-{
-    shard_tensors_destroy(parameters->made);
-}
-#endif
-#define SHARD_PARAMETERS(of) \
-    _Generic((of), shard_module *: shard_list_of_module, default: shard_list_of_tensors)(of)
-#define SHARD_OPTIMIZER(function, type, defaults, ...) SHARD_OPTIMIZER_(function, type, defaults, __VA_ARGS__, )
-#define SHARD_OPTIMIZER_(function, type, defaults, parameters, ...)                                                  \
-    SHARD_GIVEN(shard_parameter_list shard_given_list __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
-                function(shard_given_list.list, &(type){defaults##_VALUES, __VA_ARGS__}))
 
 /* As torch.optim.SGD. parameters is a list as shard_parameters makes it. The optimizer takes references to its tensors; the
  * list stays the caller's and may be destroyed. A parameter that is in it under two names counts once, under the first.
  * Weight decay applies to all parameters, unless decay_1d is false. NULL with the error set. Not collective. */
-#define shard_sgd(...) SHARD_OPTIMIZER(shard_sgd_with, shard_sgd_options, SHARD_SGD_OPTIONS, __VA_ARGS__)
+#define shard_sgd(...) SHARD_OF_PARAMETERS(shard_sgd_with, shard_sgd_options, SHARD_SGD_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *options);
 
 /* Adam and AdamW. */
@@ -130,8 +102,8 @@ typedef shard_adam_options shard_adamw_options;
 /* As torch.optim.Adam (Kingma, Ba 2015; amsgrad: Reddi, Kale, Kumar 2018) and torch.optim.AdamW (Loshchilov,
  * Hutter 2019), with their defaults. parameters: as shard_sgd. State: exp_avg, exp_avg_sq and, with amsgrad,
  * max_exp_avg_sq. NULL with the error set. Not collective. */
-#define shard_adam(...) SHARD_OPTIMIZER(shard_adam_with, shard_adam_options, SHARD_ADAM_OPTIONS, __VA_ARGS__)
-#define shard_adamw(...) SHARD_OPTIMIZER(shard_adamw_with, shard_adamw_options, SHARD_ADAMW_OPTIONS, __VA_ARGS__)
+#define shard_adam(...) SHARD_OF_PARAMETERS(shard_adam_with, shard_adam_options, SHARD_ADAM_OPTIONS, __VA_ARGS__)
+#define shard_adamw(...) SHARD_OF_PARAMETERS(shard_adamw_with, shard_adamw_options, SHARD_ADAMW_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *options);
 SHARD_API shard_optimizer *shard_adamw_with(const shard_tensors *parameters, const shard_adamw_options *options);
 
@@ -161,7 +133,7 @@ typedef struct shard_lars_options {
  * eps), unless one of the norms is 0. State: momentum_buffer. You, Gitman, Ginsburg 2017
  * (https://arxiv.org/abs/1708.03888); the momentum does not contain the learning rate, as in torch.optim.SGD. NULL with
  * the error set. Not collective. */
-#define shard_lars(...) SHARD_OPTIMIZER(shard_lars_with, shard_lars_options, SHARD_LARS_OPTIONS, __VA_ARGS__)
+#define shard_lars(...) SHARD_OF_PARAMETERS(shard_lars_with, shard_lars_options, SHARD_LARS_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_lars_options *options);
 
 typedef struct shard_lamb_options {
@@ -181,7 +153,7 @@ typedef struct shard_lamb_options {
 /* AdamW whose update u, weight decay included, is multiplied by |w| / |u|, unless one of them is
  * 0. State: exp_avg, exp_avg_sq. You et al. 2020 (https://arxiv.org/abs/1904.00962), with
  * bias correction. NULL with the error set. Not collective. */
-#define shard_lamb(...) SHARD_OPTIMIZER(shard_lamb_with, shard_lamb_options, SHARD_LAMB_OPTIONS, __VA_ARGS__)
+#define shard_lamb(...) SHARD_OF_PARAMETERS(shard_lamb_with, shard_lamb_options, SHARD_LAMB_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_lamb_options *options);
 
 /*
@@ -210,7 +182,7 @@ typedef struct shard_rowwise_adagrad_options {
  * EXACT_ROWWISE_ADAGRAD of FBGEMM and torch.optim.Adagrad: the row's gradient is divided by the root of it, plus eps.
  * parameters: as shard_sgd. NULL with the error set. Not collective. */
 #define shard_rowwise_adagrad(...) \
-    SHARD_OPTIMIZER(shard_rowwise_adagrad_with, shard_rowwise_adagrad_options, SHARD_ROWWISE_ADAGRAD_OPTIONS, __VA_ARGS__)
+    SHARD_OF_PARAMETERS(shard_rowwise_adagrad_with, shard_rowwise_adagrad_options, SHARD_ROWWISE_ADAGRAD_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters,
                                                       const shard_rowwise_adagrad_options *options);
 
@@ -232,7 +204,7 @@ typedef struct shard_rowwise_adam_options {
  * State: exp_avg_sq, and exp_avg of the parameter's shape. parameters: as shard_sgd. NULL with the error set. Not
  * collective. */
 #define shard_rowwise_adam(...) \
-    SHARD_OPTIMIZER(shard_rowwise_adam_with, shard_rowwise_adam_options, SHARD_ROWWISE_ADAM_OPTIONS, __VA_ARGS__)
+    SHARD_OF_PARAMETERS(shard_rowwise_adam_with, shard_rowwise_adam_options, SHARD_ROWWISE_ADAM_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_rowwise_adam_with(const shard_tensors *parameters, const shard_rowwise_adam_options *options);
 
 /* Destroys the optimizer. The parameters keep their memory. NULL is allowed. Not collective. */

@@ -30,6 +30,41 @@
 
 SHARD_BEGIN_C
 
+/* ---- lists of parameters ---- */
+
+/* In C the macros of data parallel training and of optimizers take a list of parameters, or a module for shard_parameters of
+ * it, which shard/nn.h declares. */
+typedef struct shard_module shard_module;
+#ifndef __cplusplus
+typedef struct shard_parameter_list {
+    const shard_tensors *list;
+    shard_tensors *made; /* of a module: destroyed after the call */
+} shard_parameter_list;
+
+static inline shard_parameter_list shard_list_of_module(shard_module *module)
+{
+    extern shard_tensors *shard_parameters(shard_module *);
+    shard_tensors *made = shard_parameters(module);
+    return (shard_parameter_list){made, made};
+}
+
+static inline shard_parameter_list shard_list_of_tensors(const shard_tensors *list)
+{
+    return (shard_parameter_list){list, NULL};
+}
+
+static inline void shard_list_end(const shard_parameter_list *parameters)
+{
+    shard_tensors_destroy(parameters->made);
+}
+#endif
+#define SHARD_PARAMETERS(of) \
+    _Generic((of), shard_module *: shard_list_of_module, default: shard_list_of_tensors)(of)
+#define SHARD_OF_PARAMETERS(function, type, defaults, ...) SHARD_OF_PARAMETERS_(function, type, defaults, __VA_ARGS__, )
+#define SHARD_OF_PARAMETERS_(function, type, defaults, parameters, ...)                                                          \
+    SHARD_GIVEN(shard_parameter_list shard_given_list __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters);   \
+                function(shard_given_list.list, &(type){defaults##_VALUES, __VA_ARGS__}))
+
 /* ---- data parallel ---- */
 
 /* As torch.nn.parallel.DistributedDataParallel. */
@@ -74,11 +109,10 @@ typedef struct shard_data_parallel_options {
  * gradient: make the call before backward or after shard_step. Make optimizers' state dicts after it: shard_step refuses an
  * optimizer whose state is in an earlier one (ARGUMENT).
  *
- * The list is borrowed, and may be destroyed. Destroy the object before the parameters' groups; the parameters keep their
- * flat memory. NULL with the error set. Collective over the parameters' replica groups. */
+ * The list is borrowed, and may be destroyed; the macro takes a module, too. Destroy the object before the parameters' groups;
+ * the parameters keep their flat memory. NULL with the error set. Collective over the parameters' replica groups. */
 #define shard_data_parallel_create(...)                                                                                          \
-    SHARD_GIVEN(                                                                                                                 \
-        shard_data_parallel_create_with(SHARD_OPTIONS(shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS, __VA_ARGS__)))
+    SHARD_OF_PARAMETERS(shard_data_parallel_create_with, shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS, __VA_ARGS__)
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
                                                                const shard_data_parallel_options *options);
 SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);

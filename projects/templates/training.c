@@ -39,10 +39,8 @@ static void make(run *r)
     /* DistributedDataParallel, and ZeRO's stage 2. Each parameter is partitioned over its replica group: the last layer's
      * shards over the data group, the others over the world. */
     r->state = shard_state_dict(r->model);
-    shard_tensors *parameters = shard_parameters(r->model);
-    r->data_parallel = shard_data_parallel_create(parameters, .stage = 2, .buffers = r->state);
-    r->optimizer = shard_adamw(parameters, .lr = 0.02, .weight_decay = 0.01);
-    shard_tensors_destroy(parameters);
+    r->data_parallel = shard_data_parallel_create(r->model, .stage = 2, .buffers = r->state);
+    r->optimizer = shard_adamw(r->model, .lr = 0.02, .weight_decay = 0.01);
     r->ema = shard_ema_create(r->optimizer, .decay = 0.9, .warmup = true); /* AveragedModel */
     /* DistributedSampler over model groups: the two ranks of one have the same samples. EXACT: any number of groups. */
     r->sampler = shard_group_sampler_create(SAMPLES, .batch = MICRO_BATCH, .group = data_group, .shuffle = true, .seed = 1,

@@ -121,13 +121,11 @@ static shard_status run(const settings *wanted, int stage, figures *out)
     shard_module *model = make_model(wanted);
     measure(out, MODEL);
     shard_optimizer *adam = shard_adam(model, .lr = 0.01);
-    shard_tensors *parameters = shard_parameters(model);
     shard_data_parallel *data_parallel = NULL;
     if (stage > 0)
         adam = shard_zero_optimizer(adam, .stage = stage, .bucket_mib = wanted->bucket_mib); /* also averages gradients */
     else
-        data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
-    shard_tensors_destroy(parameters);
+        data_parallel = shard_data_parallel_create(model, .bucket_mib = wanted->bucket_mib);
     measure(out, DATA_PARALLEL);
     for (int64_t i = 0; i < wanted->steps; i++) {
         if (i > 0)
