@@ -448,7 +448,7 @@ START_TEST(trims_after_a_fault)
     ck_assert_int_lt(shard_get_memory_stats(device).reserved, BYTES);
     check_done(shard_last_status());
     ck_assert_int_eq(shard_synchronize(device), SHARD_ERROR_ARGUMENT);
-    ck_assert_str_eq(shard_last_error(), "index 3 at 0 of 3");
+    ck_assert_ptr_nonnull(strstr(shard_last_error(), "index 3 "));
     shard_clear_error();
 }
 END_TEST

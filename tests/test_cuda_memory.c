@@ -130,7 +130,7 @@ START_TEST(faults_stay)
     ck_assert_ptr_nonnull(device->ops->allocate(device, pool->largest * 3));
     check_done(shard_last_status());
     ck_assert_int_eq(device->ops->synchronize(device), SHARD_ERROR_ARGUMENT);
-    ck_assert_str_eq(shard_last_error(), "index 7 at 0 is outside [0, 5)");
+    ck_assert_ptr_nonnull(strstr(shard_last_error(), "index 7 "));
 }
 END_TEST
 

@@ -12,7 +12,7 @@ static const shard_fault outside = {SHARD_ERROR_ARGUMENT, "index %" PRId64 " at 
 static const shard_fault different = {SHARD_ERROR_MISMATCH, "rank %" PRId64 " differs from rank %" PRId64 " (%" PRId64 ")"};
 
 /* The error of a call that went `status`, by the time that a device that queues is done. */
-static void check_told(shard_device *device, shard_status status, shard_status wanted, const char *text)
+static void check_told(shard_device *device, shard_status status, shard_status wanted, const char *keyword)
 {
     if (on_other_device()) {
         ck_assert_int_eq(status, SHARD_OK);
@@ -21,7 +21,7 @@ static void check_told(shard_device *device, shard_status status, shard_status w
     }
     ck_assert_int_eq(status, wanted);
     ck_assert_int_eq(shard_last_status(), wanted);
-    ck_assert_str_eq(shard_last_error(), text);
+    ck_assert_msg(strstr(shard_last_error(), keyword) != NULL, "\"%s\" lacks \"%s\"", shard_last_error(), keyword);
     shard_clear_error();
     ck_assert_int_eq(device->ops->synchronize(device), SHARD_OK); /* told once */
 }
@@ -39,11 +39,11 @@ START_TEST(finds_the_first)
                 index[i] = i % 3 == 0 ? -100 : i % 50;
             RUN(device, check_index, n, index, 50, -100, &outside, NULL);
             for (int64_t at = n - 1; at >= 0; at -= n / 17 + 1) { /* from the last on, so that later ones stay bad */
-                char text[128];
+                char keyword[64];
                 index[at] = wrong[at % 4];
-                snprintf(text, sizeof text, "index %" PRId64 " at %" PRId64 " is outside [0, 50)", index[at], at);
+                snprintf(keyword, sizeof keyword, "index %" PRId64 " at %" PRId64 " ", index[at], at);
                 shard_status status = device->ops->check_index(device, n, index, 50, -100, &outside, at % 2 ? hash : NULL);
-                check_told(device, status, SHARD_ERROR_ARGUMENT, text);
+                check_told(device, status, SHARD_ERROR_ARGUMENT, keyword);
             }
             array_free(index, n, SHARD_INT64);
         }
@@ -70,7 +70,7 @@ START_TEST(tells_of_the_first_call)
                                            : ops->synchronize(device);
         ops->event_destroy(device, event);
         ck_assert_int_eq(status, SHARD_ERROR_ARGUMENT);
-        ck_assert_str_eq(shard_last_error(), "index 9 at 1 is outside [0, 9)");
+        ck_assert_ptr_nonnull(strstr(shard_last_error(), "index 9 at 1 "));
         shard_clear_error();
         ck_assert_int_eq(ops->synchronize(device), SHARD_OK);
     }
@@ -126,12 +126,13 @@ START_TEST(compares)
                 memcpy(words + member * WORDS + WORDS - 2, &digest, sizeof digest);
             }
             bool first = odd < MEMBERS - odd; /* most have the second hash */
-            char text[128];
-            snprintf(text, sizeof text, "rank %d differs from rank %d (0)", first ? 10 : 10 + 2 * odd, first ? 10 + 2 * odd : 10);
+            char keyword[64];
+            snprintf(keyword, sizeof keyword, "rank %d differs from rank %d ", first ? 10 : 10 + 2 * odd,
+                     first ? 10 + 2 * odd : 10);
             shard_status status = device->ops->compare_digests(device, MEMBERS, WORDS * sizeof *words,
                                                                (shard_label_digest *)(words + WORDS - 2), &different);
             if (odd > 0)
-                check_told(device, status, SHARD_ERROR_MISMATCH, text);
+                check_told(device, status, SHARD_ERROR_MISMATCH, keyword);
             else
                 ck_assert(status == SHARD_OK && device->ops->synchronize(device) == SHARD_OK);
         }
