@@ -33,6 +33,21 @@ shard_status training_checkpoint_set_integer(training_checkpoint *of, const char
     return training_checkpoint_set(of, name, option, when, text);
 }
 
+shard_status training_checkpoint_set_number(training_checkpoint *of, const char *name, const char *option, training_when when,
+                                            double value)
+{
+    char text[64];
+    return training_checkpoint_set(of, name, option, when, command_write_number(text, sizeof text, value));
+}
+
+shard_status training_checkpoint_set_hash(training_checkpoint *of, const char *name, const char *option, training_when when,
+                                          uint64_t hash)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    return training_checkpoint_set(of, name, option, when, text);
+}
+
 void training_checkpoint_set_missing(training_checkpoint *of, const char *missing)
 {
     if (of->count > 0)

@@ -65,6 +65,10 @@ shard_status training_checkpoint_set(training_checkpoint *of, const char *name, 
                                      const char *value);
 shard_status training_checkpoint_set_integer(training_checkpoint *of, const char *name, const char *option, training_when when,
                                              int64_t value);
+shard_status training_checkpoint_set_number(training_checkpoint *of, const char *name, const char *option, training_when when,
+                                            double value);
+shard_status training_checkpoint_set_hash(training_checkpoint *of, const char *name, const char *option, training_when when,
+                                          uint64_t hash);
 
 /* Sets `missing` of the setting that was added last. */
 void training_checkpoint_set_missing(training_checkpoint *of, const char *missing);

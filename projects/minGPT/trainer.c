@@ -211,9 +211,7 @@ static shard_status describe(trainer *run)
     const options *wanted = run->options;
     const gpt_config *c = &run->config;
     training_checkpoint *of = &run->base.checkpoint;
-    char hash[32];
     bool trains = !wanted->training.evaluate;
-    snprintf(hash, sizeof hash, "%016" PRIx64, tokenizer_hash(run->tokenizer));
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_probability",
                                 .most_best = 100,
@@ -226,7 +224,7 @@ static shard_status describe(trainer *run)
     training_checkpoint_set_integer(of, "block_size", "--block-size", TRAINING_ALWAYS, c->block_size);
     training_checkpoint_set(of, "tie_word_embeddings", "--tie-word-embeddings", TRAINING_ALWAYS,
                             c->tie_word_embeddings ? "yes" : "no");
-    training_checkpoint_set(of, "vocabulary", "TEXT and --tokenizer", TRAINING_ALWAYS, hash);
+    training_checkpoint_set_hash(of, "vocabulary", "TEXT and --tokenizer", TRAINING_ALWAYS, tokenizer_hash(run->tokenizer));
     training_checkpoint_set_options(of, &wanted->parallel);
     training_checkpoint_set_integer(of, "accumulate", "--accumulate", TRAINING_WITHIN_EPOCH, wanted->accumulate);
     return training_checkpoint_set_integer(of, "train_tokens", "TEXT", TRAINING_WITHIN_EPOCH, run->sets[TEXT_TRAIN].count);

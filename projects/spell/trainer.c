@@ -123,19 +123,6 @@ static bool validates(const trainer *run)
 
 /* ---- checkpoints ---- */
 
-static void set_number(training_checkpoint *of, const char *name, const char *option, training_when when, double value)
-{
-    char text[64];
-    training_checkpoint_set(of, name, option, when, command_write_number(text, sizeof text, value));
-}
-
-static void set_hash(training_checkpoint *of, const char *name, training_when when, uint64_t hash)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%016" PRIx64, hash);
-    training_checkpoint_set(of, name, "DIR", when, text);
-}
-
 static shard_status describe(trainer *run)
 {
     const options *wanted = run->options;
@@ -149,16 +136,16 @@ static shard_status describe(trainer *run)
     training_checkpoint_set_integer(of, "features", "--features", TRAINING_ALWAYS, wanted->features);
     training_checkpoint_set_integer(of, "dim", "--dim", TRAINING_ALWAYS, wanted->dim);
     training_checkpoint_set_integer(of, "channels", "--channels", TRAINING_ALWAYS, wanted->channels);
-    set_number(of, "scale", "--scale", TRAINING_ALWAYS, wanted->scale);
+    training_checkpoint_set_number(of, "scale", "--scale", TRAINING_ALWAYS, wanted->scale);
     training_checkpoint_set_integer(of, "words", "DIR", TRAINING_ALWAYS, run->dictionary->count);
-    set_hash(of, "dictionary", TRAINING_ALWAYS, words_hash(run->dictionary, false));
+    training_checkpoint_set_hash(of, "dictionary", "DIR", TRAINING_ALWAYS, words_hash(run->dictionary, false));
     training_checkpoint_set_options(of, &wanted->head);
-    set_number(of, "sample_rate", "--sample-rate", TRAINING_GOES_ON, wanted->sample_rate);
+    training_checkpoint_set_number(of, "sample_rate", "--sample-rate", TRAINING_GOES_ON, wanted->sample_rate);
     training_checkpoint_set_integer(of, "tied_epochs", "--tied-epochs", TRAINING_GOES_ON, wanted->tied_epochs);
     training_checkpoint_set_integer(of, "pairs", "--pairs", TRAINING_WITHIN_EPOCH, run->epoch_pairs);
-    set_number(of, "uniform", "--uniform", TRAINING_WITHIN_EPOCH, wanted->uniform);
-    set_number(of, "power", "--power", TRAINING_WITHIN_EPOCH, wanted->power);
-    set_hash(of, "counts", TRAINING_WITHIN_EPOCH, words_hash(run->dictionary, true));
+    training_checkpoint_set_number(of, "uniform", "--uniform", TRAINING_WITHIN_EPOCH, wanted->uniform);
+    training_checkpoint_set_number(of, "power", "--power", TRAINING_WITHIN_EPOCH, wanted->power);
+    training_checkpoint_set_hash(of, "counts", "DIR", TRAINING_WITHIN_EPOCH, words_hash(run->dictionary, true));
     return training_checkpoint_set_integer(of, "neighbours", "--neighbours", TRAINING_WITHIN_EPOCH, wanted->neighbours);
 }
 
