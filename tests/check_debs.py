@@ -40,8 +40,8 @@ def prepare(*arguments):
     return run_script(PREPARE, *arguments)
 
 
-def train(folder, *options, ranks=1, expect=None):
-    return TRAINER.train(folder / "metrics.json", *RUN, *options, folder / "data", ranks=ranks, expect=expect)
+def train(folder, *options, data="data", ranks=1, expect=None):
+    return TRAINER.train(folder / "metrics.json", *RUN, *options, folder / data, ranks=ranks, expect=expect)
 
 
 def numbers(lines):
@@ -137,6 +137,23 @@ def check_resume(folder, one):
           f"{done}")
 
 
+def check_data(folder):
+    """A model is of its training set, also where another one has as many features and labels; dropout counts within an epoch."""
+    done = prepare("--index", folder / "index", "--features", 256, "--with-name", folder / "data-name")
+    first, other = ((folder / name / "train.txt").read_text().splitlines() for name in ("data", "data-name"))
+    check(done.returncode == 0 and first[0] == other[0] and first[1:] != other[1:], f"--with-name: {done}, {other[:2]}")
+    file = folder / "within/checkpoint.safetensors"
+    train(folder, "--output", folder / "within", "--steps", 4)
+    for options in (["-e", "--resume", folder / "out/best.safetensors"], ["--resume", file]):
+        train(folder, *options, data="data-name", expect="its training_set is ")
+        train(folder, *options, data="data-name", expect="start with the run's own DIR")
+    for option, value in (("dropout", 0.1), ("feature-dropout", 0)):
+        train(folder, f"--{option}", 0.25, "--resume", file, expect=f"is {value}, not 0.25; start with the run's own --{option}")
+    change_checkpoint(file, dict.fromkeys(("training_set", "dropout", "feature_dropout"))) # a file of an older program
+    lines = train(folder, "--feature-dropout", 0.25, "--resume", file, "--steps", 6)
+    check(len(lines) == 2, f"goes on with {lines}")
+
+
 def check_batch_sizes(folder, one):
     """Two epochs with batches of 12, then two with 24: their learning rates are those of a run with 24 from the beginning."""
     points = sum(line["points"] for line in one if line["epoch"] == 0)
@@ -213,6 +230,7 @@ def main():
         one = train(folder)
         check_ranks(folder, one)
         check_resume(folder, one)
+        check_data(folder)
         check_batch_sizes(folder, one)
         check_head_options(folder)
         check_parallel_options(folder, one)

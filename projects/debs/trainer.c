@@ -113,7 +113,13 @@ static shard_status describe(trainer *run)
     training_checkpoint_set_integer(of, "layers", "--layers", TRAINING_ALWAYS, wanted->layers);
     training_checkpoint_set_integer(of, "features", "DIR", TRAINING_ALWAYS, run->train->features);
     training_checkpoint_set_integer(of, "labels", "DIR", TRAINING_ALWAYS, run->train->labels);
+    training_checkpoint_set_hash(of, "training_set", "DIR", TRAINING_ALWAYS, run->train->hash);
+    training_checkpoint_set_missing(of, ""); /* in files of older trainers, as that of the two below */
     training_checkpoint_set_options(of, &wanted->head);
+    training_checkpoint_set_number(of, "dropout", "--dropout", TRAINING_WITHIN_EPOCH, wanted->dropout);
+    training_checkpoint_set_missing(of, "");
+    training_checkpoint_set_number(of, "feature_dropout", "--feature-dropout", TRAINING_WITHIN_EPOCH, wanted->feature_dropout);
+    training_checkpoint_set_missing(of, "");
     return training_checkpoint_set_integer(of, "points", "DIR", TRAINING_WITHIN_EPOCH, run->train->points);
 }
 

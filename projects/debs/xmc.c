@@ -236,6 +236,27 @@ static shard_status read_points(reader *from)
     return status;
 }
 
+/* FNV-1a, by words of 4 bytes. */
+static uint64_t hash_words(uint64_t hash, const void *words, int64_t count)
+{
+    const char *from = words;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, from + 4 * i, sizeof word);
+        hash = hash_word(hash, word);
+    }
+    return hash;
+}
+
+static uint64_t hash_data(const xmc_data *data)
+{
+    uint64_t hash = hash_word(hash_word(HASH_START, (uint64_t)data->features), (uint64_t)data->labels);
+    hash = hash_words(hash, data->label_begin, 2 * (data->points + 1));
+    hash = hash_words(hash, data->feature_begin, 2 * (data->points + 1));
+    hash = hash_words(hash, data->label, data->label_begin[data->points]);
+    return hash_words(hash, data->feature, 2 * data->feature_begin[data->points]);
+}
+
 xmc_data *xmc_open(const char *path)
 {
     reader from = {.path = path, .file = fopen(path, "r"), .data = calloc(1, sizeof(xmc_data))};
@@ -246,8 +267,10 @@ xmc_data *xmc_open(const char *path)
     bool read = from.file && from.data && read_header(&from) == SHARD_OK && read_points(&from) == SHARD_OK;
     if (from.file)
         fclose(from.file);
-    if (read)
+    if (read) {
+        from.data->hash = hash_data(from.data);
         return from.data;
+    }
     xmc_close(from.data);
     return NULL;
 }
@@ -265,28 +288,12 @@ void xmc_close(xmc_data *data)
 
 /* ---- over ranks ---- */
 
-/* FNV-1a, by words of 4 bytes. */
-static uint64_t hash_words(uint64_t hash, const void *words, int64_t count)
-{
-    const char *from = words;
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t word;
-        memcpy(&word, from + 4 * i, sizeof word);
-        hash = hash_word(hash, word);
-    }
-    return hash;
-}
-
 static void write_summary(const void *of, int64_t index, char *text)
 {
     const xmc_data *data = of;
     (void)index;
-    uint64_t hash = hash_words(HASH_START, data->label_begin, 2 * (data->points + 1));
-    hash = hash_words(hash, data->feature_begin, 2 * (data->points + 1));
-    hash = hash_words(hash, data->label, data->label_begin[data->points]);
-    hash = hash_words(hash, data->feature, 2 * data->feature_begin[data->points]);
     snprintf(text, AGREE_BYTES, "%" PRId64 " points, %" PRId64 " features, %" PRId64 " labels, hash %016" PRIx64, data->points,
-             data->features, data->labels, hash);
+             data->features, data->labels, data->hash);
 }
 
 shard_status xmc_agree(const xmc_data *data, const char *path)

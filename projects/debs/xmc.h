@@ -17,6 +17,7 @@ typedef struct xmc_data {
     int64_t *label_begin, *feature_begin; /* [points + 1]: where each point's begin */
     int32_t *label;                       /* of each point in ascending order */
     xmc_feature *feature;
+    uint64_t hash; /* of all these numbers */
 } xmc_data;
 
 #define XMC_MOST INT32_MAX /* of features and of labels */

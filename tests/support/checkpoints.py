@@ -4,13 +4,13 @@ import struct
 
 
 def change_checkpoint(path, metadata, zeros=()):
-    """Sets fields of the metadata, and the tensors `zeros` to 0; the file then has no checksums."""
+    """Sets fields of the metadata, None removes one, and the tensors `zeros` to 0; the file then has no checksums."""
     data = bytearray(path.read_bytes())
     (size,) = struct.unpack_from("<Q", data)
     header, values = json.loads(data[8:8 + size]), data[8 + size:]
     for key in ("crc64.header", "crc64.tensors"):
         del header["__metadata__"][key]
-    header["__metadata__"] |= metadata
+    header["__metadata__"] = {key: value for key, value in (header["__metadata__"] | metadata).items() if value is not None}
     for name in zeros:
         start, end = header[name]["data_offsets"]
         values[start:end] = bytes(end - start)
