@@ -12,6 +12,7 @@ import tempfile
 import zlib
 
 from support import trainers
+from support.checkpoints import change_checkpoint
 from support.trainers import Trainer, check, report, run_script
 
 SHARDRUN, ARCFACE = sys.argv[1:]
@@ -230,6 +231,18 @@ def check_resume(folder, one):
     newest = max(out.glob("step-*/checkpoint.safetensors"))
     for option, text in ((["--width", 8], "its width is 4, not 8"), (["--margin", "cosface:0.2"], "its margin is combined:1,0.2,0")):
         train(folder, *option, "--resume", newest, expect=text)
+    # Other identities, as many: their rows of the classifier would be those of these. More images of the same ones are another epoch.
+    write_folder(folder / "others/train", range(200, 200 + IDENTITIES))
+    (folder / "others/val").symlink_to(folder / "data/val")
+    train(folder, "--epochs", 5, "--resume", newest, data="others", expect="its identities_hash is ")
+    again = train(folder, "-e", "--resume", out / "best.safetensors", data="others")
+    compare("-e beside other identities", [again[0]["val_accuracy"]], [best], 1e-6)
+    write_folder(folder / "more/train", range(IDENTITIES), OF_EACH + 1)
+    check(len(losses(train(folder, "--epochs", 5, "--resume", newest, data="more"))) == 5, "more images of the same identities")
+    old = folder / "old.safetensors"
+    shutil.copy(newest, old)
+    change_checkpoint(old, {"identities_hash": None}) # a file of an older program
+    check(len(losses(train(folder, "--epochs", 5, "--resume", old, data="others"))) == 5, "a file without the hash")
     write_folder(folder / "fewer/train", range(IDENTITIES - 1))
     train(folder, "--pretrained", out / "model.safetensors", data="fewer", expect="its classifier has 20 identities, the training set 19")
 

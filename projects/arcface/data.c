@@ -120,20 +120,38 @@ static uint64_t hash_text(uint64_t hash, const char *text)
     return random_mix(hash + RANDOM_STEP);
 }
 
-static uint64_t hash_folder(const image_folder *folder)
+static uint64_t hash_classes(const image_folder *folder)
 {
     uint64_t hash = 0;
+    for (int64_t i = 0; i < image_folder_classes(folder); i++)
+        hash = hash_text(hash, image_folder_class_name(folder, i));
+    return hash;
+}
+
+static uint64_t hash_folder(const image_folder *folder)
+{
+    uint64_t hash = hash_classes(folder);
     for (int64_t i = 0; i < image_folder_images(folder); i++)
         hash = random_hash(hash_text(hash, image_folder_name(folder, i)), (uint64_t)image_folder_label(folder, i), 0);
     return hash;
 }
 
+static uint64_t hash_records(const record_set *records)
+{
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < record_set_images(records); i++)
+        hash = random_hash(hash, (uint64_t)record_set_label(records, i), 0);
+    return hash;
+}
+
 static uint64_t hash_training_set(const data *of)
 {
-    uint64_t hash = of->folder ? hash_folder(of->folder) : 0;
-    for (int64_t i = 0; of->records && i < of->images; i++)
-        hash = random_hash(hash, (uint64_t)record_set_label(of->records, i), 0);
-    return hash;
+    return of->records ? hash_records(of->records) : of->folder ? hash_folder(of->folder) : 0;
+}
+
+uint64_t data_hash_identities(const data *of)
+{
+    return of->records ? hash_records(of->records) : of->folder ? hash_classes(of->folder) : 0;
 }
 
 static uint64_t hash_validation_set(const validation_set *set)

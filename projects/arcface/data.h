@@ -31,6 +31,9 @@ typedef struct data {
 shard_status data_open(data *of, const options *wanted);
 void data_close(data *of);
 
+/* Of the training set's identities: of the folders' names, or of the labels of all images, as records have no names. */
+uint64_t data_hash_identities(const data *of);
+
 /* The images of a set. */
 image_source validation_set_images(const validation_set *set);
 
