@@ -120,6 +120,8 @@ shard_status options_check(void *values)
         status = head_options_check(&parsed->head, &parsed->training);
     if (status == SHARD_OK)
         status = margin_options_read(&parsed->margin);
+    if (status == SHARD_OK)
+        status = margin_options_check_stash(&parsed->margin, &parsed->head);
     if (status != SHARD_OK)
         return status;
     if (!parsed->directory)

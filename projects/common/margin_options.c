@@ -100,6 +100,13 @@ shard_status margin_options_read(margin_options *parsed)
     return SHARD_OK;
 }
 
+shard_status margin_options_check_stash(const margin_options *parsed, const head_options *head)
+{
+    char margin[128];
+    snprintf(margin, sizeof margin, "--margin %s", parsed->text);
+    return head_options_check_stash(head, parsed->cosines ? margin : parsed->sample_rate < 1 ? "--sample-rate" : NULL);
+}
+
 shard_status margin_options_describe(const margin_options *wanted, training_checkpoint *of)
 {
     char margin[64] = "none", scale[64] = "none", rate[64];

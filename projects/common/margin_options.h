@@ -34,6 +34,9 @@ extern const command_option margin_rows[], sample_rate_rows[];
 /* Reads `text` into the numbers (ARGUMENT). */
 shard_status margin_options_read(margin_options *parsed);
 
+/* head_options_check_stash for a margin and for sampled classes. */
+shard_status margin_options_check_stash(const margin_options *parsed, const head_options *head);
+
 /* Adds the settings to those of a checkpoint. */
 shard_status margin_options_describe(const margin_options *wanted, training_checkpoint *of);
 

@@ -148,7 +148,8 @@ const command_option head_rows[] = {
      "a classifier's loss keeps exponentials for its backward in at most this part of the bytes of its weight; 0: none, and all "
      "are computed again",
      "X", HEAD_AT(stash), .most = 1e9},
-    {COMMAND_CHOICE, "head-stash-dtype", "of these exponentials, unless the products are in bfloat16; float16: twice as many in the same memory, rounded", "DTYPE",
+    {COMMAND_CHOICE, "head-stash-dtype",
+     "of these exponentials, unless the products are in bfloat16; float16: twice as many in the same memory, rounded", "DTYPE",
      HEAD_AT(stash_dtype), .choices = head_stash_choices},
     {0},
 };
@@ -191,6 +192,16 @@ shard_status head_options_check(const head_options *head, const training_options
         return shard_error(SHARD_ERROR_ARGUMENT, "--head-rounding is for --head-dtype bfloat16: wider weights are not rounded");
     if (head->optimizer == HEAD_MOMENTUM && wanted->momentum <= 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "--head-optimizer momentum needs a --momentum above 0, or take sgd");
+    return SHARD_OK;
+}
+
+shard_status head_options_check_stash(const head_options *head, const char *option)
+{
+    const char *set = head->stash != HEAD_STASH            ? "--head-stash"
+                      : head->stash_dtype != SHARD_FLOAT32 ? "--head-stash-dtype"
+                                                           : NULL;
+    if (set && option)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: with %s a loss keeps no exponentials; leave %s out", set, option, set);
     return SHARD_OK;
 }
 

@@ -87,9 +87,10 @@ typedef struct head_options {
 extern const command_choice training_optimizer_choices[], training_schedule_choices[], head_dtype_choices[],
     head_rounding_choices[], head_optimizer_choices[], head_stash_choices[];
 
+#define HEAD_STASH 0.05 /* the default of --head-stash */
 #define HEAD_DEFAULTS                                                                                                            \
     {                                                                                                                            \
-        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05, .stash_dtype = SHARD_FLOAT32               \
+        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH, .stash_dtype = SHARD_FLOAT32         \
     }
 #define TRAINING_BUCKET_MIB 25 /* the default of --bucket-mib */
 
@@ -130,6 +131,10 @@ bool training_resumes_auto(const training_options *wanted);
 /* ARGUMENT for options that do not fit together. */
 shard_status training_options_check(const training_options *wanted);
 shard_status head_options_check(const head_options *head, const training_options *wanted);
+
+/* ARGUMENT if --head-stash or --head-stash-dtype is not the default, and a loss with `option` keeps no exponentials. NULL: it
+ * does. */
+shard_status head_options_check_stash(const head_options *head, const char *option);
 
 /* "sgd", ...; static. */
 const char *training_optimizer_name(const training_options *wanted);

@@ -99,7 +99,7 @@ static const options defaults = {
     .crop_scale = 0.08,
     .arch = "resnet50",
     .model_parallel_dim = SHARD_SPLIT_COLUMN,
-    .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = 0.05, .stash_dtype = SHARD_FLOAT32},
+    .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH, .stash_dtype = SHARD_FLOAT32},
     .margin = MARGIN_DEFAULTS,
     .accumulate = 1,
     .training = {.bucket_mib = TRAINING_BUCKET_MIB,
@@ -207,6 +207,10 @@ shard_status options_check(void *values)
         status = head_options_check(&parsed->head, &parsed->training);
     if (status == SHARD_OK)
         status = margin_options_read(&parsed->margin);
+    if (status == SHARD_OK)
+        status = margin_options_check_stash(&parsed->margin, &parsed->head);
+    if (status == SHARD_OK && parsed->head_kind == HEAD_PLAIN)
+        status = head_options_check_stash(&parsed->head, "--head plain");
     return status == SHARD_OK ? check_head(parsed) : status;
 }
 

@@ -106,7 +106,9 @@ shard_status options_check(void *values)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate or --correct, not both");
     if (!options_train(parsed) && (!parsed->training.resume || training_resumes_auto(&parsed->training)))
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a model: give --resume its FILE", mode);
+    if (parsed->top_k != defaults.top_k && !parsed->correct)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--top-k needs --correct, which prints so many corrections");
     if (parsed->correct && parsed->training.output)
         return shard_error(SHARD_ERROR_ARGUMENT, "--correct writes no checkpoint: leave --output out");
-    return SHARD_OK;
+    return head_options_check_stash(&parsed->head, parsed->sample_rate < 1 ? "--sample-rate" : NULL);
 }
