@@ -1,8 +1,10 @@
 """check_debs.py SHARDRUN DEBS PREPARE: the data that prepare makes of an index, training on one rank and on several, resuming on
-another number of ranks, and errors."""
+another number of ranks, measures with other propensities and next to those of baselines.py (where SciPy is installed), and errors."""
 import gzip
+import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,7 @@ from support.checkpoints import change_checkpoint
 from support.trainers import LIMIT, Trainer, check, compare, report, run_script
 
 SHARDRUN, DEBS, PREPARE = sys.argv[1:]
+BASELINES = pathlib.Path(PREPARE).resolve().parent / "baselines.py"
 RUN = "--hidden 12 --layers 2 --dropout 0.1 -b 24 --epochs 8 --lr 0.03 --val-interval 8 --seed 5".split()
 TOPICS = "audio browser compiler editor fonts game image kernel library music network office parser python server shell".split()
 
@@ -95,6 +98,34 @@ def make_data(folder):
     check(done.returncode == 0, f"{done}")
 
 
+def check_prepare_options(folder):
+    other = "Recommends: extra\nSuggests: audio-doc, image-doc\n"
+    text = (folder / "index").read_text()
+    for package in ("p3", "p7"): # of the training set and of the test
+        text = text.replace(f"Package: {package}\n", f"Package: {package}\n{other}")
+    (folder / "index-options").write_text(text)
+
+    def read(*options):
+        """Labels, the packages of the test, and how many features p1 has."""
+        done = prepare("--index", folder / "index-options", *options, folder / "options")
+        check(done.returncode == 0, f"{options}: {done}")
+        labels, test, names = ((folder / f"options/{name}.txt").read_text().split() for name in ("labels", "test-packages", "train-packages"))
+        points = (folder / "options/train.txt").read_text().splitlines()[1:]
+        return labels, test, points[names.index("p1")].count(":") if "p1" in names else None
+
+    labels, test, features = read()
+    check({"p7", "p100", "p214"} <= set(test) and len(test) == 20, f"the packages of the test are {test}")
+    check(features == 9, f"5 words and 4 pairs of words are {features} features")
+    rare = ["audio-doc", "extra", "image-doc"]
+    found = read("--fields", "Suggests,Recommends")
+    check(found[:2] == (rare, ["p7"]), f"--fields: {found}")
+    found = read("--min-packages", 3)[0]
+    check(found == [label for label in labels if label not in rare] and len(labels) == len(found) + 3, f"--min-packages 3: {found} of {labels}")
+    for options, count in ((["--ngrams", 1], 5), (["--ngrams", 3], 12), (["--with-name"], 12)):
+        found = read(*options)[2]
+        check(found == count, f"{options}: {found} features, not {count}")
+
+
 def check_ranks(folder, one):
     check(len(one) == 73 and one[-1].get("validation") and one[-1]["p1"] > 60, f"one rank: {len(one)} lines, {one[-1]}") # 9 steps an epoch
     check(one[0]["loss"] > 2 * one[-2]["loss"], f"the loss goes from {one[0]['loss']} to {one[-2]['loss']}")
@@ -152,6 +183,32 @@ def check_data(folder):
     change_checkpoint(file, dict.fromkeys(("training_set", "dropout", "feature_dropout"))) # a file of an older program
     lines = train(folder, "--feature-dropout", 0.25, "--resume", file, "--steps", 6)
     check(len(lines) == 2, f"goes on with {lines}")
+
+
+def check_measures(folder):
+    """Other propensities; and a model whose scores are the labels' frequencies predicts what the baseline of that name does, also of
+    lines that end with a space."""
+    out, data = folder / "frequency", folder / "spaces"
+    train(folder, "--lr", 0, "--epochs", 1, "--val-interval", 1, "--output", out)
+    change_checkpoint(out / "best.safetensors", {}, ["fc.weight"]) # what is left is the bias, the log-odds of the frequencies
+    data.mkdir()
+    for name in ("train.txt", "test.txt"):
+        first, *lines = (folder / "data" / name).read_text().splitlines()
+        (data / name).write_text("\n".join([first, *(line + " " for line in lines)]) + "\n")
+    found = []
+    for options in ([], ["--propensity-a", 0.6], ["--propensity-b", 2.6]):
+        (line,) = train(folder, "-e", "--resume", out / "best.safetensors", *options, data="spaces")
+        found.append(line)
+        if not importlib.util.find_spec("scipy"):
+            continue
+        done = run_script(BASELINES, "--only", "frequency", *options, data)
+        measures = {name.replace("@", "").lower(): float(value) for name, value in re.findall(r"(\w+@\d) ([\d.]+)", done.stdout)}
+        check(done.returncode == 0 and len(measures) == 9, f"frequency: {done}")
+        for name, value in measures.items(): # of two digits
+            check(abs(line[name] - value) < 0.0051, f"{options}: {name} of frequency is {value}, that of the program {line[name]}")
+    usual, *others = found
+    for line in others:
+        check(line["p5"] == usual["p5"] and line["r5"] == usual["r5"] and abs(line["psp5"] - usual["psp5"]) > 0.01, f"other propensities: {usual}, {line}")
 
 
 def check_batch_sizes(folder, one):
@@ -227,10 +284,12 @@ def main():
         folder = pathlib.Path(name)
         check_prepare(folder)
         make_data(folder)
+        check_prepare_options(folder)
         one = train(folder)
         check_ranks(folder, one)
         check_resume(folder, one)
         check_data(folder)
+        check_measures(folder)
         check_batch_sizes(folder, one)
         check_head_options(folder)
         check_parallel_options(folder, one)

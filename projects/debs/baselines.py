@@ -19,7 +19,6 @@ import numpy as np
 import scipy.sparse as sparse
 
 TOP = (1, 3, 5)
-A, B = 0.55, 1.5 # of the propensities (Jain et al. 2016)
 
 
 def read_set(path):
@@ -29,6 +28,8 @@ def read_set(path):
         _, width, classes = map(int, file.readline().split())
         for line in file:
             head, *pairs = line.rstrip("\n").split(" ")
+            if pairs and not pairs[-1]: # a space ends the line
+                pairs.pop()
             labels.extend(int(one) for one in head.split(",") if one)
             label_ends.append(len(labels))
             for pair in pairs:
@@ -41,9 +42,9 @@ def read_set(path):
             sparse.csr_matrix((np.ones(len(labels), np.float32), labels, label_ends), (count, classes)))
 
 
-def inverse_propensities(labels):
+def inverse_propensities(labels, a, b):
     count = np.asarray(labels.sum(axis=0)).ravel().astype(float)
-    return 1 + (np.log(labels.shape[0]) - 1) * (B + 1) ** A * (count + B) ** -A
+    return 1 + (np.log(labels.shape[0]) - 1) * (b + 1) ** a * (count + b) ** -a
 
 
 def measure(predicted, truth, inverse):
@@ -100,12 +101,14 @@ def by_omikuji(folder, test, top):
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--neighbours", type=int, default=20, metavar="K", help="(%(default)s)")
+    parser.add_argument("--propensity-a", type=float, default=0.55, metavar="X", help="A of the propensities, as of debs (%(default)s)")
+    parser.add_argument("--propensity-b", type=float, default=1.5, metavar="X", help="B of the propensities (%(default)s)")
     parser.add_argument("--only", choices=["frequency", "neighbours", "omikuji"], help="this baseline alone")
     parser.add_argument("folder", metavar="DIR")
     wanted = parser.parse_args(argv)
     train, train_labels = read_set(os.path.join(wanted.folder, "train.txt"))
     test, truth = read_set(os.path.join(wanted.folder, "test.txt"))
-    inverse, top = inverse_propensities(train_labels), max(TOP)
+    inverse, top = inverse_propensities(train_labels, wanted.propensity_a, wanted.propensity_b), max(TOP)
     baselines = {"frequency": lambda: by_frequency(train_labels, test.shape[0], top),
                  "neighbours": lambda: by_neighbours(train, train_labels, test, wanted.neighbours, top),
                  "omikuji": lambda: by_omikuji(wanted.folder, test, top)}
