@@ -25,6 +25,8 @@
 #define DIRECT_LEAST ((int64_t)256 << 10)
 /* The alignment of memory for direct transfers: no disk has larger sectors. */
 #define MEMORY_UNIT 512
+/* After so many interruptions room on the disk is not reserved any more: on tmpfs each undoes what it has reserved so far. */
+#define RESERVE_MOST 10
 /* The number of symbolic links that are followed, as by the system. */
 #define LINKS_MOST 40
 
@@ -215,15 +217,15 @@ void shard_file_unlock(int lock)
 
 shard_status shard_file_allocate(shard_file *file, int64_t bytes)
 {
-    int result;
+    int result, tries = 0;
     do
         result = shard_file_calls_used->fallocate(file->descriptor, 0, 0, bytes);
-    while (result != 0 && errno == EINTR);
-    if (result == 0)
-        return SHARD_OK;
-    if (errno != EOPNOTSUPP && errno != ENOSYS)
-        return fail("write", file->path);
-    return shard_file_calls_used->ftruncate(file->descriptor, bytes) == 0 ? SHARD_OK : fail("write", file->path);
+    while (result != 0 && errno == EINTR && ++tries < RESERVE_MOST);
+    if (result != 0 && (errno == EINTR || errno == EOPNOTSUPP || errno == ENOSYS))
+        do
+            result = shard_file_calls_used->ftruncate(file->descriptor, bytes);
+        while (result != 0 && errno == EINTR);
+    return result == 0 ? SHARD_OK : fail("write", file->path);
 }
 
 /* A transfer in either direction; the memory of a write is only read. */

@@ -60,7 +60,7 @@ shard_status shard_file_join(shard_file *file, const char *path);
 /* Keeps the lock of an open file after it is closed, until shard_file_unlock of the result, which may be -1. */
 int shard_file_keep_lock(const shard_file *file);
 void shard_file_unlock(int lock);
-/* Sets the file's size and reserves the room on the disk. */
+/* Sets the file's size and reserves the room on the disk, where the file system can do so and signals leave it the time. */
 shard_status shard_file_allocate(shard_file *file, int64_t bytes);
 /* Reads and writes extend *crc, a checksum of base/crc64.h, by the data. NULL: not wanted. */
 shard_status shard_file_read(shard_file *file, void *data, int64_t bytes, int64_t offset, uint64_t *crc);
