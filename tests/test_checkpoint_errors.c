@@ -61,6 +61,7 @@ static bool is_harmless(const file_call *call)
         return call->flags & O_DIRECT || fault.error == EINTR;
     case CALL_CLOSE:
         return call->descriptor == fault.direct || is_directory(call->descriptor) || fault.error == EINTR;
+    case CALL_FCHMOD:
     case CALL_UNLINK:
     case CALL_FLOCK:
         return true;

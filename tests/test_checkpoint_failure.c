@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef enum call { OPEN, PREAD, PWRITE, FALLOCATE, FTRUNCATE, FSYNC, CLOSE, RENAME, UNLINK, FLOCK, CALLS } call;
+typedef enum call { OPEN, PREAD, PWRITE, FALLOCATE, FTRUNCATE, FCHMOD, FSYNC, CLOSE, RENAME, UNLINK, FLOCK, CALLS } call;
 
 /* How a file is written to while it is read. WRITE_LATER sets its time of modification back. */
 typedef enum rewriting { WRITE, WRITE_LATER, CUT, RENAME_AWAY, REWRITINGS } rewriting;
@@ -149,6 +149,12 @@ static int faulty_ftruncate(int descriptor, off_t bytes)
     return fails(FTRUNCATE, false) ? -1 : fault.system->ftruncate(descriptor, bytes);
 }
 
+/* Some file systems have no permissions. */
+static int faulty_fchmod(int descriptor, mode_t mode)
+{
+    return fails(FCHMOD, true) ? -1 : fault.system->fchmod(descriptor, mode);
+}
+
 static int faulty_fsync(int descriptor)
 {
     return fails(FSYNC, false) ? -1 : fault.system->fsync(descriptor);
@@ -192,6 +198,7 @@ static const shard_file_calls faulty_calls = {
     .pwrite = faulty_pwrite,
     .fallocate = faulty_fallocate,
     .ftruncate = faulty_ftruncate,
+    .fchmod = faulty_fchmod,
     .fsync = faulty_fsync,
     .close = faulty_close,
     .rename = faulty_rename,

@@ -41,6 +41,7 @@ static const shard_file_calls system_calls = {
     .pwrite = pwrite,
     .fallocate = fallocate,
     .ftruncate = ftruncate,
+    .fchmod = fchmod,
     .fsync = fsync,
     .close = close,
     .rename = rename,
@@ -456,8 +457,7 @@ shard_status shard_file_check_target(const char *path, mode_t *mode)
 
 void shard_file_set_mode(shard_file *file, mode_t mode)
 {
-    int ignored = fchmod(file->descriptor, mode);
-    (void)ignored;
+    shard_file_calls_used->fchmod(file->descriptor, mode);
 }
 
 /* Changes a name in the path's directory, and syncs the directory, which is opened first: else nothing is changed. */

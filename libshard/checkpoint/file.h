@@ -1,6 +1,7 @@
 /*
- * Files of checkpoints: whole reads and writes at an offset, and errors that name the file. The system's calls are
- * in a table, so that tests can make each of them fail.
+ * Files of checkpoints: whole reads and writes at an offset, and errors that name the file. The system's calls that
+ * move data or change a file or a directory are in a table, so that tests can make each of them fail. Those that only look
+ * (stat, statfs, readlink, opendir, and what they open) and the copy of a lock's descriptor are not.
  *
  * Large writes, and reads of data that no other rank reads, bypass the page cache if the file system allows it
  * (O_DIRECT): they touch no new memory, and measured 2 to 8 times as fast.
@@ -20,6 +21,7 @@ typedef struct shard_file_calls {
     ssize_t (*pwrite)(int descriptor, const void *data, size_t bytes, off_t offset);
     int (*fallocate)(int descriptor, int mode, off_t offset, off_t bytes);
     int (*ftruncate)(int descriptor, off_t bytes);
+    int (*fchmod)(int descriptor, mode_t mode);
     int (*fsync)(int descriptor);
     int (*close)(int descriptor);
     int (*rename)(const char *from, const char *to);
@@ -78,7 +80,7 @@ char *shard_file_follow(const char *path);
 /* Whether path can be replaced by a file: it is a regular file, whose permissions are set in *mode, or there is
  * nothing, and *mode is unchanged. */
 shard_status shard_file_check_target(const char *path, mode_t *mode);
-/* Sets the file's permissions; on a file system without permissions it does nothing. */
+/* Sets the file's permissions. Without an error: on a file system without permissions the file keeps those that it has. */
 void shard_file_set_mode(shard_file *file, mode_t mode);
 /* Renames temporary to path, in one directory, and syncs the directory. */
 shard_status shard_file_replace(const char *temporary, const char *path);

@@ -47,6 +47,12 @@ static int watched_ftruncate(int descriptor, off_t bytes)
     return answer == CALL_MAKE ? system_calls->ftruncate(descriptor, bytes) : simple(answer, 0);
 }
 
+static int watched_fchmod(int descriptor, mode_t mode)
+{
+    ASK(CALL_FCHMOD, descriptor);
+    return answer == CALL_MAKE ? system_calls->fchmod(descriptor, mode) : simple(answer, 0);
+}
+
 static int watched_fsync(int descriptor)
 {
     ASK(CALL_FSYNC, descriptor);
@@ -98,6 +104,7 @@ static const shard_file_calls watched = {
     .pwrite = watched_pwrite,
     .fallocate = watched_fallocate,
     .ftruncate = watched_ftruncate,
+    .fchmod = watched_fchmod,
     .fsync = watched_fsync,
     .close = watched_close,
     .rename = watched_rename,

@@ -12,6 +12,7 @@ typedef enum file_call_kind {
     CALL_PWRITE,
     CALL_FALLOCATE,
     CALL_FTRUNCATE,
+    CALL_FCHMOD,
     CALL_FSYNC,
     CALL_CLOSE,
     CALL_RENAME,
