@@ -140,12 +140,9 @@ static const struct {
              {0, SAVE_WAITS, true},  {2, SAVE_CHECKPOINT, true}};
 enum { USUAL = sizeof usual / sizeof *usual, EVERY = 2 * SAVE_WAYS * WHO };
 
-START_TEST(test_each_call)
+static void crash_at_each_call(int number, const int *killed, save_way way, bool direct)
 {
-    bool every = getenv("SHARD_TEST_EVERY");
-    const int *killed = who[every ? _i % WHO : usual[_i].who];
-    bool direct = every ? _i / WHO % 2 : usual[_i].direct;
-    crash c = start_crashes("calls", _i, killed, every ? (save_way)(_i / WHO / 2) : usual[_i].way, direct);
+    crash c = start_crashes("calls", number, killed, way, direct);
     int cases = 0;
     for (c.at = 1; run_crash(&c) > 0; c.at++)
         cases++;
@@ -154,19 +151,29 @@ START_TEST(test_each_call)
     ck_assert(!direct || c.outcome->direct > 0 || !steps_can_be_direct(&c.run));
     end_crashes(&c);
 }
+
+START_TEST(test_each_call)
+{
+    if (getenv("SHARD_TEST_EVERY"))
+        crash_at_each_call(_i, who[_i % WHO], (save_way)(_i / WHO / 2), _i / WHO % 2);
+    else
+        crash_at_each_call(_i, who[usual[_i].who], usual[_i].way, usual[_i].direct);
+}
+END_TEST
+
+START_TEST(test_each_call_of_writer)
+{
+    crash_at_each_call(EVERY + _i, who[0], SAVE_WRITER, _i);
+}
 END_TEST
 
 /* ---- at any moment ---- */
 
-/* All ways, ranks and sizes of data in turn, with so many kills each: 1,080 in full. */
-START_TEST(test_moments)
+static void crash_at_moments(int number, const int *killed, save_way way, bool direct)
 {
-    bool every = getenv("SHARD_TEST_EVERY");
-    int wanted = every ? 12 : 6, kills = 0, jobs = 0, most = 20 * wanted;
+    int wanted = getenv("SHARD_TEST_EVERY") ? 12 : 6, kills = 0, jobs = 0, most = 20 * wanted;
     unsigned seed = (unsigned)time(NULL);
-    int number = every ? _i : _i * 11 % EVERY; /* prime to the number of ranks' and ways' */
-    const int *killed = who[number % WHO];
-    crash c = start_crashes("moments", number, killed, (save_way)(number / WHO / 2), number / WHO % 2);
+    crash c = start_crashes("moments", number, killed, way, direct);
     printf("seed: %u\n", seed);
     srand(seed);
     /* How long a save takes here and now; it is measured again at each save that was not killed. */
@@ -180,6 +187,19 @@ START_TEST(test_moments)
     printf("cases: %d jobs killed, of %d\n", kills, jobs);
     ck_assert_int_ge(kills, wanted);
     end_crashes(&c);
+}
+
+/* All ways, ranks and sizes of data in turn, with so many kills each: 1,080 in full. */
+START_TEST(test_moments)
+{
+    int number = getenv("SHARD_TEST_EVERY") ? _i : _i * 11 % EVERY; /* prime to the number of ranks' and ways' */
+    crash_at_moments(number, who[number % WHO], (save_way)(number / WHO / 2), number / WHO % 2);
+}
+END_TEST
+
+START_TEST(test_moments_of_writer)
+{
+    crash_at_moments(EVERY + _i, who[0], SAVE_WRITER, _i);
 }
 END_TEST
 
@@ -241,6 +261,8 @@ int main(void)
     if (every)
         tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, test_each_call, 0, every ? EVERY : USUAL);
+    tcase_add_loop_test(tcase, test_each_call_of_writer, 0, 2);
+    tcase_add_loop_test(tcase, test_moments_of_writer, 0, 2);
     tcase_add_loop_test(tcase, test_moments, 0, every ? EVERY : 8);
     tcase_add_test(tcase, test_two_jobs);
     tcase_add_test(tcase, test_other_files);

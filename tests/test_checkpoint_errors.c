@@ -263,6 +263,14 @@ START_TEST(test_allocation_is_interrupted)
 }
 END_TEST
 
+/* The writer of tools: each error, of small data and of large. */
+START_TEST(test_writer_fails)
+{
+    saved_run run = {.way = SAVE_WRITER, .direct = _i / ERRORS};
+    run_case((error_case){run, 1, errors[_i % ERRORS]}, ALL + _i);
+}
+END_TEST
+
 int main(void)
 {
     scratch_open();
@@ -277,6 +285,7 @@ int main(void)
         tcase_add_loop_test(tcase, test_save_to_directory_fails, 0, 2 * ERRORS);
     }
     tcase_add_loop_test(tcase, test_allocation_is_interrupted, 0, SAVE_WAYS);
+    tcase_add_loop_test(tcase, test_writer_fails, 0, 2 * ERRORS);
     tcase = test_case(suite, "large data");
     tcase_set_timeout(tcase, 240);
     if (every)

@@ -71,17 +71,12 @@ static void lose_power(shard_group *world, void *context)
     ck_assert_int_eq(disk_is_renamed(&(disk_moment){.end = p->calls, .local = false}), 1);
 }
 
-/* The way, the size of the data and the number of ranks, from the test's number. */
-START_TEST(test_power_loss)
+static void try_power_loss(save_way way, bool direct, int size, int number)
 {
-    int size = 1 + _i % SIZES;
-    bool direct = _i / SIZES % 2, every = getenv("SHARD_TEST_EVERY");
+    bool every = getenv("SHARD_TEST_EVERY");
     char name[30];
-    snprintf(name, sizeof name, "before.%d", _i);
-    power p = {.run = steps_start(name, (save_way)(_i / SIZES / 2), direct),
-               .cases = every    ? direct ? 150 : 400
-                        : direct ? 15
-                                 : 90};
+    snprintf(name, sizeof name, "before.%d", number);
+    power p = {.run = steps_start(name, way, direct), .cases = every ? direct ? 150 : 400 : direct ? 15 : 90};
     unsigned seed = (unsigned)time(NULL);
     printf("seed: %u\n", seed);
     srand(seed);
@@ -94,6 +89,18 @@ START_TEST(test_power_loss)
     run_job_of((ranks_run){.size = 1, .body = lose_power, .context = &p, .deadline = 200});
     disk_free();
 }
+
+/* The way, the size of the data and the number of ranks, from the test's number. */
+START_TEST(test_power_loss)
+{
+    try_power_loss((save_way)(_i / SIZES / 2), _i / SIZES % 2, 1 + _i % SIZES, _i);
+}
+END_TEST
+
+START_TEST(test_power_loss_of_writer)
+{
+    try_power_loss(SAVE_WRITER, _i, 1, 2 * SIZES * SAVE_WAYS + _i);
+}
 END_TEST
 
 int main(void)
@@ -104,6 +111,7 @@ int main(void)
     if (getenv("SHARD_TEST_EVERY"))
         tcase_set_timeout(tcase, 240);
     tcase_add_loop_test(tcase, test_power_loss, 0, 2 * SIZES * SAVE_WAYS);
+    tcase_add_loop_test(tcase, test_power_loss_of_writer, 0, 2);
     int failed = test_run(suite);
     scratch_close();
     return failed;

@@ -3,11 +3,14 @@
 #include "support/scratch.h"
 #include "support/state.h"
 
+#include "checkpoint/writer.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,7 +32,7 @@ saved_run steps_in(const saved_run *of, const char *name)
 
 bool steps_have_directory(const saved_run *s)
 {
-    return s->way >= SAVE_CHECKPOINT;
+    return s->way == SAVE_CHECKPOINT || s->way == SAVE_CHECKPOINT_ASYNC;
 }
 
 bool steps_can_be_direct(const saved_run *s)
@@ -56,10 +59,47 @@ static void file_of(const saved_run *s, char path[400])
     snprintf(path, 400, "%s/run.safetensors", s->folder);
 }
 
+/* Writes it in two runs. */
+static shard_status write_tensor(shard_writer *writer, int64_t index, shard_tensor *tensor)
+{
+    size_t bytes = (size_t)shard_numel(tensor) * shard_dtype_size(shard_tensor_dtype(tensor));
+    char *values = malloc(bytes);
+    int64_t half = (int64_t)bytes / 2, rest = (int64_t)bytes - half;
+    check_ok(shard_copy_to_host(tensor, values, bytes));
+    shard_status status = shard_writer_write(writer, index, values, half, 0);
+    if (status == SHARD_OK)
+        status = shard_writer_write(writer, index, values + half, rest, half);
+    free(values);
+    return status;
+}
+
+static shard_status write_list(const shard_tensors *list, const char *path)
+{
+    shard_entry entries[8] = {0};
+    shard_writer writer;
+    int64_t count = shard_tensors_count(list);
+    ck_assert_int_le(count, 8);
+    for (int64_t i = 0; i < count; i++) {
+        const shard_tensor *tensor = shard_tensors_at(list, i);
+        entries[i].name = shard_tensors_name(list, i);
+        entries[i].dtype = shard_tensor_dtype(tensor);
+        entries[i].shape = shard_tensor_shape(tensor);
+    }
+    shard_status status = shard_writer_begin(&writer, path, entries, count, NULL);
+    for (int64_t i = 0; i < count && status == SHARD_OK; i++)
+        status = write_tensor(&writer, i, shard_tensors_at(list, i));
+    if (status == SHARD_OK)
+        status = shard_writer_finish(&writer);
+    shard_writer_end(&writer);
+    return status;
+}
+
 shard_status steps_save(const saved_run *s, const shard_tensors *list, int64_t step)
 {
     char path[400];
     file_of(s, path);
+    if (s->way == SAVE_WRITER)
+        return write_list(list, path);
     if (s->way == SAVE_WAITS)
         return shard_save(list, path, NULL);
     if (s->way == SAVE_CHECKPOINT)

@@ -11,7 +11,8 @@ typedef enum save_way {
     SAVE_POLLS,            /* the same with polls until it is complete */
     SAVE_CHECKPOINT,       /* shard_save_checkpoint */
     SAVE_CHECKPOINT_ASYNC, /* shard_save_checkpoint_async, and the finish */
-    SAVE_WAYS
+    SAVE_WAYS,
+    SAVE_WRITER = SAVE_WAYS /* the writer of shard-checkpoint and shard-search; of one rank alone, so none of a job's ways */
 } save_way;
 
 typedef struct saved_run {
