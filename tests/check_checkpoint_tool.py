@@ -23,6 +23,13 @@ SECONDS = 60 * int(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1}
 BLOCK = 8 << 20  # bytes that the program reads at once
 tool = ""
+commands = 0  # those that were tried
+
+
+def call(command, **options):
+    global commands
+    commands += 1
+    return subprocess.run(command, stderr=subprocess.PIPE, timeout=SECONDS, check=False, **options)
 
 
 def run(code, *arguments, find=(), limit=None):
@@ -30,7 +37,7 @@ def run(code, *arguments, find=(), limit=None):
     command = [tool, *map(str, arguments)]
     if limit:
         command = ["sh", "-c", f'{limit}; exec "$@"', "sh", *command]
-    done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+    done = call(command, stdout=subprocess.PIPE)
     text = (done.stdout + done.stderr).decode("utf-8")
     assert done.returncode == code, f"{arguments}: exit code {done.returncode}, not {code}:\n{text}"
     for pattern in [find] if isinstance(find, str) else find:
@@ -115,7 +122,7 @@ def check_inspect(folder, saved):
                     ["merge", strange, other, "-o", folder / "m"], ["join", strange, other, "-o", folder / "m"], [evil, strange],
                     ["convert", strange, "-o", folder / "m", "--rename", evil + "=b"], ["inspect", strange, "--" + evil],
                     ["convert", strange, "-o", folder / "m", "--drop", "no" + evil], ["inspect", folder / evil]):
-        done = subprocess.run([tool, *map(str, command)], capture_output=True, timeout=SECONDS, check=False)
+        done = call([tool, *map(str, command)], stdout=subprocess.PIPE)
         text = (done.stdout + done.stderr).decode("utf-8")
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f]", text), (command, text)
         assert tamed in text or r"strange\x1b[31m" in text, (command, text)
@@ -507,13 +514,15 @@ def check_usage(folder, saved):
             (["convert", saved, "-o", "x", "--prefix-add", "a", "--prefix-add", "b"], "more than once"),
             (["join", saved, saved, "-o", "x", "--dim", "a=b"], "a dimension from 0")):
         run(2, *arguments, find=find)
-    full = subprocess.run([tool, "inspect", saved], stdout=open("/dev/full", "w"), stderr=subprocess.PIPE, check=False)
+    full = call([tool, "inspect", saved], stdout=open("/dev/full", "w"))
     assert full.returncode == 3 and b"No space" in full.stderr, full
 
 
 def check_large(folder):
     """A tensor that is larger than the memory that is used; no part of an output is left by a signal. The first of the checks, as
     a process begins with the peak memory of the one that starts it."""
+    global commands
+    commands += 2
     big, output = folder / "large.safetensors", folder / "large-bfloat16.safetensors"
     count = 100_000_000
     header = pack_header({"x": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}})
@@ -573,7 +582,7 @@ def main():
             else:
                 check(folder)
             assert not list(folder.rglob("*.tmp.*")), "a temporary file is left"
-    print("shard-checkpoint does as it says")
+    print(f"cases: {commands} commands\nshard-checkpoint does as it says")
 
 
 if __name__ == "__main__":
