@@ -98,6 +98,8 @@ static const struct {
     {3, "--enable-zero-optim 2", "rank 2 (on 1 of 3 ranks)"},
     {2, "--enable-model-parallel", "rank 0 (on 2 of 2 ranks)"},     /* which have one loss */
     {2, "--head fused --accumulate 2", "rank 0 (on 1 of 2 ranks)"}, /* each micro-batch is split over the ranks */
+    {1, "--save-async", "rank 0 (on 1 of 1 ranks)"},                /* the save of step 4 is in the background in step 5 */
+    {2, "--save-async", "rank 1 (on 1 of 2 ranks)"},
 };
 enum { STOPS = sizeof stops / sizeof *stops };
 

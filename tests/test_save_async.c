@@ -366,70 +366,12 @@ START_TEST(test_file_limit)
 }
 END_TEST
 
-/* An error of the program on one rank between the two calls gives the save up on all. */
-static void error_between(shard_group *world, void *context)
-{
-    (void)context;
-    const char *path = scratch_path("between.safetensors");
-    shard_tensors *old = make_state(world, OLD), *new = make_state(world, NEW);
-    check_ok(shard_save(old, path, NULL));
-    shard_async_save *save = shard_save_async(new, path, NULL);
-    bool done, last = shard_group_rank(world) == shard_group_size(world) - 1;
-    if (last)
-        shard_error(SHARD_ERROR_FORMAT, "a bad image");
-    ck_assert_int_ne(shard_async_save_poll(save, &done), SHARD_OK);
-    ck_assert_int_ne(shard_async_save_finish(save), SHARD_OK);
-    check_error(last ? SHARD_ERROR_FORMAT : SHARD_ERROR_PEER, "*a bad image");
-    check_content(world, path, OLD);
-    ck_assert_int_eq(scratch_count(".tmp"), 0);
-    ck_assert_ptr_null(shard_save_async(new, scratch_path("nowhere/x.safetensors"), NULL));
-    check_error(shard_last_status(), "*cannot create*nowhere*");
-    ck_assert_ptr_null(shard_save_async(NULL, path, NULL));
-    check_error(shard_last_status(), "*shard_save_async: tensors is NULL*");
-    shard_tensors_destroy(old);
-    shard_tensors_destroy(new);
-}
-
-START_TEST(test_error_between)
-{
-    run_job(sizes[_i], error_between, NULL);
-}
-END_TEST
-
-/* A rank that dies while it saves: the others have an error and remove the file. */
-static void killed_rank(shard_group *world, void *context)
-{
-    const char *path = context;
-    shard_tensors *old = make_state(world, OLD), *new = make_state(world, NEW);
-    check_ok(shard_save(old, path, NULL));
-    background_hold();
-    shard_async_save *save = shard_save_async(new, path, NULL);
-    check_ok(shard_barrier(world));
-    if (shard_group_rank(world) == 1)
-        raise(SIGKILL);
-    background_go_on();
-    ck_assert_int_ne(shard_async_save_finish(save), SHARD_OK);
-    check_error(shard_last_status(), "*rank 1*");
-    background_end();
-    shard_tensors_destroy(old);
-    shard_tensors_destroy(new);
-}
+/* ---- the end of a job, signals, forks ---- */
 
 static void finds_old(shard_group *world, void *context)
 {
     check_content(world, context, OLD);
 }
-
-START_TEST(test_killed_rank)
-{
-    const char *path = scratch_path("killed.safetensors");
-    run_job_of((ranks_run){.size = 3, .body = killed_rank, .context = (void *)path, .may_fail = 1 << 1});
-    ck_assert_int_eq(scratch_count(".tmp"), 0);
-    run_job(1, finds_old, (void *)path);
-}
-END_TEST
-
-/* ---- the end of a job, signals, forks ---- */
 
 static void ends_early(shard_group *world, void *context)
 {
@@ -580,8 +522,6 @@ int main(void)
     tcase_add_test(tcase, test_in_directory);
     tcase_add_loop_test(tcase, test_without_memory, 0, 2);
     tcase_add_loop_test(tcase, test_file_limit, 0, 2);
-    tcase_add_loop_test(tcase, test_error_between, 0, 3);
-    tcase_add_test(tcase, test_killed_rank);
     tcase_add_loop_test(tcase, test_ends_early, 0, 3);
     tcase_add_loop_test(tcase, test_ends_complete, 0, 3);
     tcase_add_test(tcase, test_signals_and_forks);

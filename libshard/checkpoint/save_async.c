@@ -13,11 +13,13 @@
 
 #include "base/file_limit.h"
 #include "base/kept_error.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/thread.h"
 #include "comm/comm.h"
 #include "comm/function.h"
+#include "comm/preflight.h"
 #include "distributed/finalize.h"
 
 #include <stdatomic.h>
@@ -274,19 +276,44 @@ shard_status shard_async_save_poll(shard_async_save *save, bool *done)
     return SHARD_OK;
 }
 
+/* Takes the thread's error away if all ranks know it: so all are there, and what they save was complete before it. Another error,
+ * as that of a rank that has died, stays. A rank that has cleared a joint error makes the same collective as one that has not.
+ * Returns whether there is an error to return. Collective over the ranks that save. */
+static bool set_error_aside(const shard_async_save *save, shard_aside_error *aside)
+{
+    shard_aside_error later;
+    bool taken = shard_set_error_aside(save->saving.world, aside);
+    if (save->phase < COMPLETE)
+        shard_agree(save->saving.world);
+    return shard_set_error_aside(save->saving.world, taken ? &later : aside) || taken;
+}
+
+/* An error of the save after another one is not the thread's first. */
+static void log_failure(const shard_async_save *save, const shard_aside_error *aside)
+{
+    if (save->phase == FAILED && save->error.serial != aside->kept.serial && shard_group_rank(save->saving.world) == 0)
+        shard_log_message(SHARD_LOG_WARN, "%s was not saved: %s", save->saving.target, save->error.text);
+}
+
 shard_status shard_async_save_finish(shard_async_save *save)
 {
     SHARD_FUNCTION("shard_async_save_finish");
     if (!enter(save, "shard_async_save_finish"))
         return shard_last_status();
+    shard_aside_error aside;
+    bool failed = set_error_aside(save, &aside);
     if (shard_last_status() != SHARD_OK)
         atomic_store(&save->cancelled, true);
     while (save->phase < COMPLETE)
         advance(save);
     if (save->phase == FAILED && shard_last_status() == SHARD_OK)
         shard_put_back_error(&save->error);
+    if (failed)
+        log_failure(save, &aside);
     forget(save);
     end(save);
     free(save);
+    if (failed)
+        shard_return_error(&aside);
     return shard_last_status();
 }

@@ -33,12 +33,7 @@ _Static_assert(SHARD_COMM_TEXT <= SHARD_EXCHANGE_BYTES, "a text travels in one e
 
 /* ---- which error it is ---- */
 
-/* The number of ranks that have the error with this serial number. A later error of the thread has another one. */
-static _Thread_local struct {
-    uint64_t serial;
-    shard_error_id id;
-    int size; /* the ranks that have received it */
-} known;
+static _Thread_local shard_known_error known;
 
 static atomic_uint joint_errors;
 
@@ -65,6 +60,23 @@ static void remember_error(shard_error_id id, int size)
 unsigned shard_joint_errors(void)
 {
     return atomic_load(&joint_errors);
+}
+
+bool shard_set_error_aside(const shard_group *group, shard_aside_error *aside)
+{
+    int size = shard_group_size(group);
+    if (shard_last_status() == SHARD_OK || (size > 1 && (!shard_error_is_joint(size) || known.id.rank == ALL_RANKS)))
+        return false;
+    aside->known = known;
+    shard_keep_error(&aside->kept);
+    return true;
+}
+
+void shard_return_error(const shard_aside_error *aside)
+{
+    if (shard_last_status() == SHARD_OK || shard_error_is_joint(aside->known.size))
+        known = aside->known;
+    shard_put_back_error(&aside->kept);
 }
 
 void shard_write_error(const shard_group *group, char *text, size_t bytes)

@@ -2,6 +2,7 @@
 #ifndef SHARD_COMM_PREFLIGHT_H
 #define SHARD_COMM_PREFLIGHT_H
 
+#include "base/kept_error.h"
 #include "comm/transport.h"
 
 /* Identifies an error: by the rank that failed first, also on the ranks that received it. */
@@ -68,9 +69,29 @@ shard_status shard_preflight_after(shard_group *group, shard_status status);
 /* Writes the thread's error for other ranks; a text that is too long is cut between two characters. */
 void shard_write_error(const shard_group *group, char *text, size_t bytes);
 
+/* Which error a thread has received with other ranks. */
+typedef struct shard_known_error {
+    uint64_t serial; /* shard_error_serial(). A later error of the thread has another one. */
+    shard_error_id id;
+    int size; /* the ranks that have received it */
+} shard_known_error;
+
 /* Whether at least `size` ranks have the thread's error, this one included. */
 bool shard_error_is_joint(int size);
 /* Counts the errors that all ranks of the world have received. A rank may count one of them several times, while it has it. */
 unsigned shard_joint_errors(void);
+
+/* An error that all ranks of a group have, taken away on all of them for collectives that they make all the same. */
+typedef struct shard_aside_error {
+    shard_kept_error kept;
+    shard_known_error known;
+} shard_aside_error;
+
+/* Clears the thread's error, which *aside has then, if all ranks of the group have it; NULL is the group of this rank alone. False:
+ * there is none of that kind. One of different calls is not either: the ranks may be at different places. */
+bool shard_set_error_aside(const shard_group *group, shard_aside_error *aside);
+/* Replaces the thread's error, or its absence. The error is known to the same ranks as before, unless those collectives have failed
+ * with one that is not, as where a rank has died. */
+void shard_return_error(const shard_aside_error *aside);
 
 #endif

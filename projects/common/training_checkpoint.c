@@ -152,7 +152,7 @@ static shard_status finish_saves(training_saves *all)
         return shard_last_status();
     double since = progress_clock();
     for (int i = 0; i < all->count; i++)
-        shard_async_save_finish(all->pending[i]); /* after an error the others only end */
+        shard_async_save_finish(all->pending[i]); /* completes a save after an error of training, too */
     all->pause += progress_clock() - since;
     all->count = 0;
     all->checkpoints++;
