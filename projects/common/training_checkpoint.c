@@ -1,16 +1,15 @@
 /* The settings of a checkpoint, and saves. training_resume.c loads it. */
 #include "training_checkpoint.h"
 
+#include "files.h"
+
 #include <shard/distributed.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- settings ---- */
 
@@ -95,26 +94,6 @@ static shard_metadata *describe(const training_checkpoint *of, const training_po
 
 /* ---- saving ---- */
 
-/* Makes the folder, if it is not there. Syncs its parent: else a power failure may remove the folder with its checkpoints. */
-static shard_status make_folder(const char *path)
-{
-    char parent[PATH_MAX];
-    size_t bytes = strlen(path);
-    while (bytes > 1 && path[bytes - 1] == '/')
-        bytes--;
-    while (bytes > 0 && path[bytes - 1] != '/')
-        bytes--;
-    snprintf(parent, sizeof parent, "%.*s", bytes > 0 ? (int)bytes : 1, bytes > 0 ? path : ".");
-    if (mkdir(path, 0777) != 0)
-        return errno == EEXIST ? SHARD_OK : shard_error(SHARD_ERROR_IO, "--output %s: %s", path, strerror(errno));
-    int descriptor = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool synced = descriptor >= 0 && (fsync(descriptor) == 0 || errno == EINVAL); /* EINVAL: a file system without it */
-    int error = errno;
-    if (descriptor >= 0)
-        close(descriptor);
-    return synced ? SHARD_OK : shard_error(SHARD_ERROR_IO, "--output %s: cannot sync %s: %s", path, parent, strerror(error));
-}
-
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at)
 {
     const char *output = of->options->output;
@@ -122,7 +101,8 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
     int64_t newest = -1;
     if (!output)
         return SHARD_OK;
-    make_folder(output);
+    if (!files_make_folder(output))
+        shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
     shard_status status = shard_latest_checkpoint(output, INT64_MAX, &newest, path, sizeof path);
     if (status == SHARD_OK && newest >= 0 && !of->options->keep)
         return shard_error(SHARD_ERROR_ARGUMENT,

@@ -1,8 +1,8 @@
 #include "config.h"
 
 #include "command_line.h"
+#include "files.h"
 #include "json_file.h"
-#include "text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -150,7 +150,7 @@ static void write_members(const void *state, FILE *file)
 
 shard_status config_write(const gpt_config *config, const char *path, int64_t end_of_text)
 {
-    return text_save(path, write_members, &(writing){config, end_of_text});
+    return files_save(path, write_members, &(writing){config, end_of_text});
 }
 
 bool config_is_same_network(const gpt_config *a, const gpt_config *b)

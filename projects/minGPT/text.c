@@ -61,54 +61,6 @@ char *text_read(const char *path, int64_t most_bytes, int64_t *bytes)
     return text;
 }
 
-/* ---- writing ---- */
-
-/* Syncs the folder of a file that was renamed. */
-static bool sync_folder(const char *path)
-{
-    char folder[PATH_MAX];
-    const char *end = strrchr(path, '/');
-    snprintf(folder, sizeof folder, "%.*s", end ? (int)(end - path) + 1 : 1, end ? path : ".");
-    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0)
-        return false;
-    bool synced = fsync(descriptor) == 0 || errno == EINVAL; /* EINVAL: a file system without it */
-    int error = errno;
-    close(descriptor);
-    errno = error;
-    return synced;
-}
-
-/* Closes the file. */
-static bool write_and_sync(FILE *file, void (*write)(const void *of, FILE *to), const void *of)
-{
-    write(of, file);
-    bool written = fflush(file) == 0 && !ferror(file) && fsync(fileno(file)) == 0;
-    int error = errno;
-    if (fclose(file) != 0)
-        return false;
-    errno = error;
-    return written;
-}
-
-shard_status text_save(const char *path, void (*write)(const void *of, FILE *to), const void *of)
-{
-    char made[PATH_MAX];
-    if (snprintf(made, sizeof made, "%s.tmp", path) >= (int)sizeof made)
-        return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", path, PATH_MAX - 5);
-    int descriptor = open(made, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
-    if (file && write_and_sync(file, write, of) && rename(made, path) == 0 && sync_folder(path))
-        return SHARD_OK;
-    shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-    if (descriptor >= 0) {
-        if (!file)
-            close(descriptor);
-        unlink(made);
-    }
-    return shard_last_status();
-}
-
 /* ---- training and validation sets ---- */
 
 static shard_status check_text(const char *text, int64_t bytes, const char *path)

@@ -5,15 +5,10 @@
 #include "tokenizer.h"
 
 #include <limits.h>
-#include <stdio.h>
 
 /* The bytes of a file, and a 0 behind them; the caller frees them. most_bytes 0: of any size, also of a pipe. NULL with the error
  * set: IO; MEMORY; FORMAT, with most_bytes: more bytes, or not a regular file. */
 char *text_read(const char *path, int64_t most_bytes, int64_t *bytes);
-
-/* Makes a file of the bytes that `write` writes: path is the old file or the whole new one, also after a power failure. Errors:
- * IO. */
-shard_status text_save(const char *path, void (*write)(const void *of, FILE *to), const void *of);
 
 enum { TEXT_TRAIN = 0, TEXT_VAL, TEXT_SETS };
 

@@ -2,6 +2,7 @@
  * U+0100, U+0101 and so on. */
 #include "tokenizer.h"
 
+#include "files.h"
 #include "json_file.h"
 #include "text.h"
 #include "utf8.h"
@@ -275,9 +276,9 @@ shard_status tokenizer_save(const tokenizer *of, const char *folder)
         return shard_last_status();
     fill_order(order, from.code_of_byte);
     tokenizer_close(order);
-    shard_status status = text_save(vocabulary, write_vocabulary, &from);
+    shard_status status = files_save(vocabulary, write_vocabulary, &from);
     if (status == SHARD_OK && of->has_pairs)
-        return text_save(merges, write_merges, &from);
+        return files_save(merges, write_merges, &from);
     if (status == SHARD_OK && unlink(merges) != 0 && errno != ENOENT)
         return shard_error(SHARD_ERROR_IO, "%s: %s", merges, strerror(errno));
     return status;

@@ -1,0 +1,75 @@
+#include "files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool sync_descriptor(int descriptor)
+{
+    int result;
+    do
+        result = fsync(descriptor);
+    while (result != 0 && errno == EINTR);
+    return result == 0;
+}
+
+/* Syncs the folder in which path lies: else a power failure may take its name away. False with errno set. */
+static bool sync_parent(const char *path)
+{
+    char parent[PATH_MAX];
+    size_t bytes = strlen(path);
+    while (bytes > 1 && path[bytes - 1] == '/')
+        bytes--;
+    while (bytes > 0 && path[bytes - 1] != '/')
+        bytes--;
+    snprintf(parent, sizeof parent, "%.*s", bytes > 0 ? (int)bytes : 1, bytes > 0 ? path : ".");
+    int descriptor = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    bool synced = sync_descriptor(descriptor) || errno == EINVAL; /* EINVAL: a file system without it */
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return synced;
+}
+
+bool files_make_folder(const char *path)
+{
+    bool made = mkdir(path, 0777) == 0;
+    if (!made && errno != EEXIST)
+        return false;
+    return sync_parent(path) || (!made && errno == EACCES); /* it is there, in a folder that this user may not list */
+}
+
+/* Closes the file. */
+static bool write_and_sync(FILE *file, void (*write)(const void *of, FILE *to), const void *of)
+{
+    write(of, file);
+    bool written = fflush(file) == 0 && !ferror(file) && sync_descriptor(fileno(file));
+    int error = errno;
+    if (fclose(file) != 0)
+        return false;
+    errno = error;
+    return written;
+}
+
+shard_status files_save(const char *path, void (*write)(const void *of, FILE *to), const void *of)
+{
+    char made[PATH_MAX];
+    if (snprintf(made, sizeof made, "%s.tmp", path) >= (int)sizeof made)
+        return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", path, PATH_MAX - 5);
+    int descriptor = open(made, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (file && write_and_sync(file, write, of) && rename(made, path) == 0 && sync_parent(path))
+        return SHARD_OK;
+    shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+    if (descriptor >= 0) {
+        if (!file)
+            close(descriptor);
+        unlink(made);
+    }
+    return shard_last_status();
+}

@@ -1,0 +1,17 @@
+/* Folders and small files that are there after a power failure. */
+#ifndef COMMON_FILES_H
+#define COMMON_FILES_H
+
+#include <shard/base.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Makes the folder, if it is not there. Its name lasts, also if another process has just made it. False with errno set. */
+bool files_make_folder(const char *path);
+
+/* Makes a file of the bytes that `write` writes: path is the old file or the whole new one, also after a power failure. Errors:
+ * IO. */
+shard_status files_save(const char *path, void (*write)(const void *of, FILE *to), const void *of);
+
+#endif
