@@ -264,7 +264,21 @@ static wanted *gradient_wanted(const problem *p, const part *a, const double *ls
     return all;
 }
 
-/* The same bits as those of float32, rounded; also where packs of both cannot be written together. */
+/* dx with the derivative at each row's target times factor[row]. */
+static float *times_at_targets(const problem *p, const part *a, const double *factor, const float *dx)
+{
+    int64_t cols = a->shape.cols;
+    float *all = array_of(p->rows * cols, SHARD_FLOAT32, dx);
+    for (int64_t row = 0; row < p->rows && factor; row++) {
+        int64_t column = p->target[row] - a->shape.col0;
+        if (p->target[row] != a->shape.ignore_index && column >= 0 && column < cols)
+            all[row * cols + column] *= (float)factor[row];
+    }
+    return all;
+}
+
+/* The same bits as those of float32, rounded; also where packs of both cannot be written together, and with factors of the
+ * targets. */
 static void check_narrow(shard_device *device, const problem *p, const part *a, const double *lse, const double *b,
                          const double *scale, const void *dx)
 {
@@ -272,13 +286,16 @@ static void check_narrow(shard_device *device, const problem *p, const part *a, 
     int64_t n = p->rows * a->shape.cols;
     if (p->dtype != SHARD_FLOAT32 || a->probability || (a->shape.pitch && a->shape.pitch != a->shape.cols))
         return;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         shard_dtype to = types[i % 2];
+        const double *factor = i < 4 || !p->target ? NULL : scale;
         void *x = array_of(n, p->dtype, a->x), *rounded = array_new(n, to), *room = array_new(n + 1, to);
-        char *out = (char *)room + (i < 2 ? 0 : shard_dtype_size(to));
-        RUN(device, cast, n, dx, SHARD_FLOAT32, rounded, to);
-        RUN(device, cross_entropy_backward_narrow, &a->shape, x, p->target, a->weight, lse, b, scale, out, to);
+        float *want = times_at_targets(p, a, factor, dx);
+        char *out = (char *)room + (i % 4 < 2 ? 0 : shard_dtype_size(to));
+        RUN(device, cast, n, want, SHARD_FLOAT32, rounded, to);
+        RUN(device, cross_entropy_backward_narrow, &a->shape, x, p->target, a->weight, lse, b, scale, factor, out, to);
         check_same(to, n, out, rounded, "narrow");
+        array_free(want, n, SHARD_FLOAT32);
         array_free(x, n, p->dtype);
         array_free(rounded, n, to);
         array_free(room, n + 1, to);

@@ -292,10 +292,11 @@ SHARD_KERNEL_ENTRY(shard_status, cross_entropy_join, shard_device *, const shard
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_backward, shard_device *, const shard_cross_entropy_shape *, const void *x,
                    const int64_t *target, const void *probability, const void *weight, const double *lse, const double *slope,
                    const double *scale, void *dx, shard_dtype)
-/* The same of dense float32 logits, rounded to dx, of 16 bits; the logits are undefined afterwards. */
+/* The same of dense float32 logits, rounded to dx, of 16 bits; the logits are undefined afterwards. target_slope: [rows], a factor
+ * of the derivative at the target, as a margin has; NULL: 1. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_backward_narrow, shard_device *, const shard_cross_entropy_shape *, void *x,
                    const int64_t *target, const void *weight, const double *lse, const double *slope, const double *scale,
-                   void *dx, shard_dtype)
+                   const double *target_slope, void *dx, shard_dtype)
 /* out[i] = x[i, target - col0] if the target is in this range of columns, else 0: the sum over ranks is the
  * target's logit. */
 SHARD_KERNEL_ENTRY(shard_status, pick_target, shard_device *, const shard_cross_entropy_shape *, const void *x,

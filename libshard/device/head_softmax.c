@@ -44,14 +44,14 @@ static shard_status differentiate(sweep *s, const tile *t, const shard_cross_ent
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
     const shard_margin slopes = {.scale = 1};
-    bool margins = target && h->margin_slope;
-    if (s->narrow != s->logits && !margins && !s->wide_derivatives)
+    const double *target_slope = target ? h->margin_slope : NULL;
+    if (s->narrow != s->logits && !s->wide_derivatives)
         return ops->cross_entropy_backward_narrow(s->device, shape, s->logits, target, class_weight, rows->lse, rows->slope,
-                                                  rows->scale, s->narrow, h->dtype);
+                                                  rows->scale, target_slope, s->narrow, h->dtype);
     SHARD_TRY(ops->cross_entropy_backward(s->device, shape, s->logits, target, NULL, class_weight, rows->lse, rows->slope,
                                           rows->scale, s->logits, s->wide));
-    if (margins)
-        SHARD_TRY(ops->margin_logits_backward(s->device, shape, &slopes, target, h->margin_slope, s->logits, s->logits, s->wide));
+    if (target_slope)
+        SHARD_TRY(ops->margin_logits_backward(s->device, shape, &slopes, target, target_slope, s->logits, s->logits, s->wide));
     return shard_head_narrow(s, t);
 }
 

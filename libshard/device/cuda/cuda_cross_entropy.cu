@@ -445,10 +445,10 @@ static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Re
     return dx;
 }
 
-/* U: of the gradient. */
+/* U: of the gradient. target_slope: [rows], a factor at the target; NULL: 1. */
 template <class T, class U, int LANES, int TARGETS>
 static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape, const double *lse, const double *slope,
-                                            const double *scale, U *dx)
+                                            const double *scale, const double *target_slope, U *dx)
 {
     using R = Real<T>;
     Team<LANES> team;
@@ -461,7 +461,8 @@ static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape,
         RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], slope[row], scale[row]);
         int64_t target = g.target - start;
         bool own = by_column<TARGETS> && probability;
-        bool later = TARGETS != MAPPED && g.target >= 0; /* the label's summand */
+        R later = TARGETS != MAPPED && g.target >= 0 ? g.keep * l.weight_of(g.target) : 0; /* the label's summand */
+        R factor = target_slope ? (R)target_slope[row] : 1;
         walk<packs_ahead<TARGETS>>(
             Cut<T>(x, count, l.packed), team.lane, LANES,
             [&](auto &first) {
@@ -479,17 +480,19 @@ static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape,
                         *v = gradient<T, TARGETS>(l, g, *v, pack.value[j], start + first[k] + j);
                         *v = ignored ? 0 : *v;
                     }
-                    if (target >= first[k] && target < first[k] + SIZE && later)
+                    if (target >= first[k] && target < first[k] + SIZE && g.target >= 0)
 #pragma unroll
-                        for (int j = 0; j < SIZE; j++)
-                            value[k * SIZE + j] -= target == first[k] + j ? g.keep * l.weight_of(g.target) : 0;
+                        for (int j = 0; j < SIZE; j++) {
+                            R *v = &value[k * SIZE + j];
+                            *v = target == first[k] + j ? (*v - later) * factor : *v;
+                        }
                 }
                 store_like<T, COUNT>(out, first, value);
             },
             [&](int64_t i) {
                 R value = gradient<T, TARGETS>(l, g, to_real(x[i]), own ? probability[i] : T(0), start + i);
-                if (later && target == i)
-                    value -= g.keep * l.weight_of(g.target);
+                if (g.target >= 0 && target == i)
+                    value = (value - later) * factor;
                 out[i] = round_to<U>(ignored ? 0 : value);
             });
     }
@@ -498,14 +501,14 @@ static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape,
 template <class T, int LANES, int TARGETS>
 static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *slope, const double *scale, T *dx)
 {
-    differentiate<T, T, LANES, TARGETS>(l, shape, lse, slope, scale, dx);
+    differentiate<T, T, LANES, TARGETS>(l, shape, lse, slope, scale, NULL, dx);
 }
 
 template <class U, int LANES, int TARGETS>
 static __global__ void backward_narrow(Loss<float> l, Rows shape, const double *lse, const double *slope, const double *scale,
-                                       U *dx)
+                                       const double *target_slope, U *dx)
 {
-    differentiate<float, U, LANES, TARGETS>(l, shape, lse, slope, scale, dx);
+    differentiate<float, U, LANES, TARGETS>(l, shape, lse, slope, scale, target_slope, dx);
 }
 
 shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
@@ -528,7 +531,8 @@ shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard
 
 shard_status shard_cuda_cross_entropy_backward_narrow(shard_device *device, const shard_cross_entropy_shape *shape, void *x,
                                                       const int64_t *target, const void *weight, const double *lse,
-                                                      const double *slope, const double *scale, void *dx, shard_dtype dtype)
+                                                      const double *slope, const double *scale, const double *target_slope,
+                                                      void *dx, shard_dtype dtype)
 {
     if (shape->rows == 0 || shape->cols == 0)
         return SHARD_OK;
@@ -537,7 +541,9 @@ shard_status shard_cuda_cross_entropy_backward_narrow(shard_device *device, cons
     bool few = short_rows(cut.cols, sizeof(float));
     unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
     l.packed = (((uintptr_t)x / 2 ^ (uintptr_t)dx) & 7) == 0; /* a pack of 16 bytes becomes one of 8 */
-    auto run = [&](auto kernel, auto *to) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, to); };
+    auto run = [&](auto kernel, auto *to) {
+        return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, target_slope, to);
+    };
     if (dtype == SHARD_BFLOAT16) {
         auto to = [&](auto kernel) { return run(kernel, (__nv_bfloat16 *)dx); };
         return BY_TARGETS(backward_narrow, __nv_bfloat16, few, l, to);

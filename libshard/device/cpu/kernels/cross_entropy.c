@@ -424,10 +424,14 @@ shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cr
 
 shard_status KERNEL(cross_entropy_backward_narrow)(shard_device *device, const shard_cross_entropy_shape *shape, void *x,
                                                    const int64_t *target, const void *weight, const double *lse,
-                                                   const double *slope, const double *scale, void *dx, shard_dtype dtype)
+                                                   const double *slope, const double *scale, const double *target_slope,
+                                                   void *dx, shard_dtype dtype)
 {
+    const shard_margin slopes = {.scale = 1};
     shard_status status =
         KERNEL(cross_entropy_backward)(device, shape, x, target, NULL, weight, lse, slope, scale, x, SHARD_FLOAT32);
+    if (status == SHARD_OK && target_slope)
+        status = KERNEL(margin_logits_backward)(device, shape, &slopes, target, target_slope, x, x, SHARD_FLOAT32);
     return status == SHARD_OK ? KERNEL(cast)(device, shape->rows * shape->cols, x, SHARD_FLOAT32, dx, dtype) : status;
 }
 
