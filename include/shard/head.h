@@ -73,7 +73,8 @@ typedef struct shard_head_backward_options {
  * weight and the bias. The sum in memory is of the weight's dtype. After an error they may have a part of it.
  * .deferred: *dweight has a shape and no memory. It refers to the weight, which may not be written to before the values are
  * taken, and keeps a copy of x; the state may be destroyed. With .accumulate the rows of several calls with the same weight and
- * options add up without memory for the sum; else, and in a graph's capture, the gradient is computed as a whole.
+ * options add up without memory for the sum; else, and in a graph's capture, the gradient is computed as a whole. The rows of
+ * several calls use no stash, which their forwards cannot know: with .stash_share = 0 they keep none.
  *
  * Errors: ARGUMENT, a tensor that was written to since the forward; SHAPE; UNSUPPORTED, a PARTIAL dy. Not collective, unless
  * stage 3 partitions the weight (parallel.h). As a torch.autograd.Function's backward.

@@ -348,9 +348,11 @@ static bool pick_sampled(head_call *call)
 bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double share, shard_dtype dtype, shard_tensor **stash)
 {
     shard_tensor *x = operand[X];
+    const shard_leaf *leaf = shard_leaf_of(operand[WEIGHT]);
     double most = share * (double)shard_tensor_bytes(operand[WEIGHT]);
+    bool extends = leaf->has_grad && shard_source_of(leaf->grad);
     *stash = NULL;
-    if (shard_leaf_of(operand[WEIGHT])->gathers_grad) /* of the rows of all replicas, of which this forward has some */
+    if (leaf->gathers_grad || extends) /* of the rows of all replicas or micro-batches, of which this forward has some */
         return true;
     h->stash_dtype = dtype;
     size_t bytes = shard_head_stash_bytes(shard_device_of(x), h, most < (double)INT64_MAX ? (size_t)most : INT64_MAX);

@@ -12,8 +12,8 @@ enum { SHARD_LINEAR_HEAD_X, SHARD_LINEAR_HEAD_WEIGHT, SHARD_LINEAR_HEAD_BIAS, SH
  * gets no memory. NULL with the error set if the operands do not fit together. */
 shard_tensor *shard_linear_head_logits(const char *function, shard_tensor *const *operand);
 
-/* Sets the stash of `head`, whose tensor is *stash; NULL where it has none. It has at most `share` of the bytes of the weight,
- * and numbers of that dtype. False with the error set. */
+/* Sets the stash of `head`, whose tensor is *stash; NULL where it has none, as where the weight has a deferred gradient already,
+ * which is extended. It has at most `share` of the bytes of the weight, and numbers of that dtype. False with the error set. */
 bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, double share, shard_dtype dtype,
                              shard_tensor **stash);
 
