@@ -60,6 +60,8 @@ RUNS = [
      f"--num-classes 60000 --head-optimizer rowwise-adam --sample-rate 0.1 {COLUMN}"),
     (1, "--classes 100000 --width 8 --head fused --head-stash 0", "--num-classes 100000 --width 8 --head fused --head-stash 0"),
     (1, "--classes 100000 --width 8 --head fused --head-stash 1", "--num-classes 100000 --width 8 --head fused --head-stash 1"),
+    (1, "--classes 100000 --width 8 --head fused --head-stash 1 --accumulate 2",
+     "--num-classes 100000 --width 8 --head fused --head-stash 1 --accumulate 2"),
     (1, "--classes 100000 --width 8 --head fused --head-stash 0.3 --head-stash-dtype float16",
      "--num-classes 100000 --width 8 --head fused --head-stash 0.3 --head-stash-dtype float16"),
     (4, "--classes 40000 --model 2 --head fused --sample-rate 0.1",
@@ -151,6 +153,14 @@ def check_answers(ask):
     plain, sampled = (ask(f"{head} {kind} --sample-rate 0.1 --zero {stage}") for kind, stage in (("plain", 2), ("fused", 0)))
     assert plain["wire_bytes"]["replicas of the head"] > 1.75 * weight, plain  # whole gradients and values
     assert sampled["bytes_by_kind"]["gradients"]["head"] < weight / 10, sampled
+    head = "--parameters 0 --features 512 --classes 1000000 --batch 64 --head-stash 1"
+    once, twice = (ask(f"{head} --head fused --accumulate {batches}") for batches in (1, 2))  # a stash is of one micro-batch
+    assert (once["operations"]["head"], twice["operations"]["head"]) == (6 * 1e6 * 64 * 512, 8 * 1e6 * 64 * 512), (once, twice)
+    moved, weight = [one["head_bytes_moved"] for one in (once, twice)], 4 * 1e6 * 512
+    assert moved[0] > 5 * weight + 2 * 4 * 1e6 * 64 and moved[1] == 6 * weight, moved
+    fused, plain = (ask(f"{head} --ranks 2 --model 1 --zero 3 --head {kind}") for kind in ("fused", "plain"))  # in row blocks
+    assert fused["operations"] == plain["operations"] and fused["head_bytes_moved"] == plain["head_bytes_moved"], (fused, plain)
+    assert fused["bytes"] == plain["bytes"], (fused, plain)
 
 
 def check_refusals(shard_plan):

@@ -344,6 +344,11 @@ class Run:
         return bool(self.weight.bucket and self.weight.bucket.streamed)
 
     @property
+    def fused(self):
+        """Whether the head has no logits in memory: a classifier, unless the values of its weight come in row blocks."""
+        return self.plan.fused and not (self.streamed and self.plan.zero == 3)
+
+    @property
     def row_bytes(self):
         """Of a row of the batch that a deferred gradient is computed from."""
         return self.plan.model.features * self.head_element + 32
@@ -437,7 +442,7 @@ class Run:
     def fused_forward(self, features):
         plan = self.plan
         self.need(self.weight)
-        stash = self.block(self.stash_bytes(), WORKSPACE, HEAD)
+        stash = self.block(0 if self.source else self.stash_bytes(), WORKSPACE, HEAD)  # of a gradient of one micro-batch
         sums = self.block(plan.rows * (8 * STATISTICS + 4 * plan.model.features), WORKSPACE, HEAD)
         self.memory.scratch(HEAD, self.lane_bytes(False))
         for kept in (stash, sums):
@@ -457,7 +462,7 @@ class Run:
         else:
             rows = self.block(plan.rows * self.row_bytes, GRADIENTS, HEAD)
             if self.source:
-                drop([record["stash"], self.source.pop()])  # a stash is of one micro-batch
+                drop([record["stash"], self.source.pop()])  # that of the first micro-batch
             self.source += [rows] if self.adds else [rows, record["stash"]]
             if self.gathers and self.last:
                 gathered = self.block(self.gathered_rows * self.row_bytes, GRADIENTS, HEAD)
@@ -477,11 +482,10 @@ class Run:
         features = own
         if plan.split > 1:
             features = self.block(plan.rows * plan.model.features * self.head_element)
-        fused = plan.fused and not (self.streamed and plan.zero == 3)
-        record = (self.fused_forward if fused else self.plain_forward)(features)
+        record = (self.fused_forward if self.fused else self.plain_forward)(features)
         drop([features, own] if plan.split > 1 else [features])
         self.copies = drop(self.copies)
-        g = (self.fused_backward if fused else self.plain_backward)(record)
+        g = (self.fused_backward if self.fused else self.plain_backward)(record)
         if not self.source or self.gathers:
             self.done(self.weight, self.bias)
         if plan.split > 1:
