@@ -17,13 +17,11 @@
 
 enum { ROWS = 6, IN = 5, CLASSES = 13, IGNORED = -7 };
 enum { WHOLE_STASH = 1000 /* a stash_share of these small weights that keeps all exponentials */ };
-enum { BOTH, FUSED, DENSE };
 #define RATE 0.4 /* of sampled classes */
 enum { TILE = 3 /* classes of a tile, of which each rank has several; 0: one tile */ };
 
 typedef struct loss_kind {
     const char *name;
-    int ways;
     bool binary, probabilities, biased, weighted, positive, row_weighted, ignoring, normalized, margins, row_margins, sampled,
         corrected;
     double smoothing, z_loss, logit_scale /* 0: 1 */, soft_cap, scale, m1, m2, m3;
@@ -33,7 +31,7 @@ static const loss_kind kinds[] = {
     {.name = "softmax"},
     {.name = "bias", .biased = true},
     {.name = "smoothing and z-loss", .biased = true, .smoothing = 0.1, .z_loss = 0.05},
-    {.name = "probabilities", .ways = DENSE, .probabilities = true, .biased = true, .smoothing = 0.1},
+    {.name = "probabilities", .probabilities = true, .biased = true, .smoothing = 0.1},
     {.name = "logit scale", .biased = true, .logit_scale = 0.5},
     {.name = "soft cap", .biased = true, .soft_cap = 1.5},
     {.name = "soft cap, smoothing, logit scale", .soft_cap = 1.5, .smoothing = 0.1, .logit_scale = 2},
@@ -56,16 +54,9 @@ static const loss_kind kinds[] = {
      .m2 = 0.2,
      .m3 = 0.1,
      .smoothing = 0.1},
-    {.name = "sample", .ways = FUSED, .sampled = true, .biased = true, .weighted = true, .smoothing = 0.1},
-    {.name = "sample, corrected", .ways = FUSED, .sampled = true, .corrected = true, .biased = true},
-    {.name = "sample, ArcFace",
-     .ways = FUSED,
-     .sampled = true,
-     .normalized = true,
-     .margins = true,
-     .scale = 8,
-     .m1 = 1,
-     .m2 = 0.5},
+    {.name = "sample", .sampled = true, .biased = true, .weighted = true, .smoothing = 0.1},
+    {.name = "sample, corrected", .sampled = true, .corrected = true, .biased = true},
+    {.name = "sample, ArcFace", .sampled = true, .normalized = true, .margins = true, .scale = 8, .m1 = 1, .m2 = 0.5},
     {.name = "binary", .binary = true, .biased = true},
     {.name = "binary, weights", .binary = true, .biased = true, .weighted = true, .positive = true, .row_weighted = true},
 };
@@ -461,7 +452,7 @@ static void check_all(const layout *at)
             for (int i = 0; i < 6; i++) {
                 const problem p = {&kinds[k], i % 2 ? SHARD_BFLOAT16 : SHARD_FLOAT32, reductions[kinds[k].binary][i / 2],
                                    way == 0};
-                if (kinds[k].ways != BOTH && kinds[k].ways != (way ? DENSE : FUSED))
+                if (kinds[k].probabilities && p.fused) /* which have logits in any case */
                     continue;
                 for (shard_head_tile = p.fused ? TILE : 0; shard_head_tile >= 0; shard_head_tile -= TILE)
                     check_problem(&p, at);
