@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -74,6 +75,36 @@ START_TEST(aligns_and_keeps_apart)
         put(memory[i], bytes[i]);
     }
     ck_assert_int_eq(stats().current, 0);
+}
+END_TEST
+
+/* Whether the flags of the mapping that has this address are known, and hg, for huge pages, is one of them. */
+static bool has_flags(const void *memory, bool *huge)
+{
+    char line[512];
+    bool mapped = false, known = false;
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    while (smaps && !known && fgets(line, sizeof line, smaps)) {
+        unsigned long long start, end;
+        if (sscanf(line, "%llx-%llx ", &start, &end) == 2)
+            mapped = start <= (uintptr_t)memory && (uintptr_t)memory < end;
+        known = mapped && strncmp(line, "VmFlags:", 8) == 0;
+    }
+    *huge = known && strstr(line, " hg") != NULL;
+    if (smaps)
+        fclose(smaps);
+    return known;
+}
+
+START_TEST(asks_for_huge_pages)
+{
+    enum { HUGE_PAGE = 2 << 20, BYTES = 4 * HUGE_PAGE };
+    char *memory = get(BYTES);
+    bool huge = false;
+    ck_assert_uint_eq((uintptr_t)memory % HUGE_PAGE, 0);
+    bool known = access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) == 0 && has_flags(memory, &huge);
+    ck_assert(!known || huge);
+    put(memory, BYTES);
 }
 END_TEST
 
@@ -330,6 +361,7 @@ int main(void)
     TCase *pool = test_case(suite, "pool");
     tcase_add_test(pool, counts_requested_bytes);
     tcase_add_test(pool, aligns_and_keeps_apart);
+    tcase_add_test(pool, asks_for_huge_pages);
     tcase_add_test(pool, reuses_blocks);
     tcase_add_test(pool, wastes_little);
     tcase_add_test(pool, trims);
