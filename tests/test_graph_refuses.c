@@ -198,6 +198,33 @@ START_TEST(refuses_warmup)
 }
 END_TEST
 
+/* A classifier has logits in memory in a capture: the rows of its weight cannot be normalized any more. */
+START_TEST(refuses_normalized_rows)
+{
+    shard_graph *graph = NULL;
+    shard_module *layer = shard_nn_parallel_classifier(8, CLASSES, NULL, .bias = false);
+    shard_tensor *x = shard_keep(shard_ones(SHARD_SHAPE(BATCH, 8)));
+    shard_tensor *labels = shard_keep(shard_zeros(SHARD_SHAPE(BATCH), .dtype = SHARD_INT64));
+    for (int capturing = 0; capturing < 2; capturing++)
+        SHARD_SCOPE
+        {
+            graph = capturing ? shard_graph_begin(shard_device_open(NULL)) : NULL;
+            shard_tensor *loss = shard_cross_entropy(shard_forward(layer, x), labels, .normalized = true,
+                                                     .margin = SHARD_MARGIN(.scale = 8, .m2 = 0.5));
+            ck_assert_int_eq(loss == NULL, capturing);
+            if (loss)
+                check_ok(shard_backward(loss));
+        }
+    expect_text("normalized rows", "shard_nn_parallel_classifier in training and outside a capture");
+    shard_graph_end(graph);
+    shard_clear_error();
+    shard_graph_destroy(graph);
+    shard_module_destroy(layer);
+    shard_release(x);
+    shard_release(labels);
+}
+END_TEST
+
 START_TEST(refuses_without_optimizer)
 {
     trainee t = make_trainee(&recipes[0]);
@@ -292,6 +319,7 @@ int main(void)
         tcase_add_test(all, refuses_though_cleared);
         tcase_add_test(all, refuses_first_step);
         tcase_add_test(all, refuses_warmup);
+        tcase_add_test(all, refuses_normalized_rows);
         tcase_add_test(all, refuses_without_optimizer);
         tcase_add_test(all, refuses_steps_apart);
         tcase_add_test(all, refuses_collectives);

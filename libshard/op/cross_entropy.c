@@ -208,8 +208,8 @@ static bool check_logits_options(const loss_call *call, const shard_cross_entrop
     if (options->normalized)
         shard_error(
             SHARD_ERROR_UNSUPPORTED,
-            "%s: normalized rows for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training, "
-            "or call shard_linear_cross_entropy",
+            "%s: normalized rows for logits in memory; give labels and the logits of shard_nn_parallel_classifier in training "
+            "and outside a capture, or call shard_linear_cross_entropy",
             function);
     else if (options->margin && options->soft_cap != 0.0)
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: soft_cap %g with a margin; leave one of them out", function, options->soft_cap);

@@ -31,7 +31,7 @@ static shard_module *make_model(const recipe *r)
     n->dropout = r->dropout;
     n->body = shard_nn_sequential(shard_nn_conv2d(CHANNELS, 8, 3, .padding = 1, .bias = false), shard_nn_batch_norm(8),
                                   shard_nn_relu(), shard_nn_global_avg_pool2d());
-    n->head = shard_nn_linear(8, CLASSES);
+    n->head = shard_nn_linear(8, CLASSES, .bias = !r->margin);
     shard_module *model = shard_module_create(&net_type, n);
     check_ok(shard_module_add_child(model, "body", n->body));
     check_ok(shard_module_add_child(model, "head", n->head));
@@ -91,6 +91,24 @@ void read_batch(const trainee *t, int number)
     check_ok(shard_copy_from_host(t->labels, labels, sizeof labels));
 }
 
+/* Of cosines of the features and the head's rows. */
+static shard_tensor *margin_loss(const trainee *t)
+{
+    const net *n = shard_module_data(t->model);
+    const shard_margin_logits_options *margin = SHARD_MARGIN(.scale = 8, .m2 = 0.5);
+    shard_tensor *x = shard_forward(n->body, t->images), *weight = shard_module_tensor(n->head, "weight");
+    if (t->recipe->fused)
+        return shard_linear_cross_entropy(x, weight, NULL, t->labels, .normalized = true, .margin = margin);
+    shard_tensor *cosines = shard_linear(shard_normalize(x, -1, 1e-12), shard_normalize(weight, -1, 1e-12), NULL);
+    return shard_cross_entropy(cosines, t->labels, .margin = margin);
+}
+
+static shard_tensor *loss_of(const trainee *t)
+{
+    return t->recipe->margin ? margin_loss(t)
+                             : shard_cross_entropy(shard_forward(t->model, t->images), t->labels, .label_smoothing = 0.1);
+}
+
 void train(trainee *t)
 {
     shard_release(t->loss);
@@ -99,7 +117,7 @@ void train(trainee *t)
     {
         SHARD_AUTOCAST(t->recipe->amp)
         {
-            t->loss = shard_keep(shard_cross_entropy(shard_forward(t->model, t->images), t->labels, .label_smoothing = 0.1));
+            t->loss = shard_keep(loss_of(t));
         }
         shard_backward(t->loss);
     }
@@ -238,4 +256,6 @@ const recipe recipes[RECIPES] = {
     {.name = "adamw, data parallel", .optimizer = adamw, .parallel = true},
     {.name = "adamw, state rounded at random", .optimizer = stochastic},
     {.name = "row-wise adam, groups", .optimizer = rowwise, .groups = true},
+    {.name = "sgd, margin", .optimizer = sgd, .margin = true},
+    {.name = "sgd, margin without logits", .optimizer = sgd, .margin = true, .fused = true},
 };

@@ -14,6 +14,7 @@ typedef struct recipe {
     double dropout, clip;
     shard_dtype amp; /* float32: off */
     bool ema, groups, parallel;
+    bool margin, fused; /* the head's logits are cosines with ArcFace's margin; without logits in memory */
 } recipe;
 
 typedef struct trainee {
@@ -27,7 +28,7 @@ typedef struct trainee {
     shard_random_state random;
 } trainee;
 
-enum { RECIPES = 9, WARMUP = 2 /* eager steps before a capture */ };
+enum { RECIPES = 11, WARMUP = 2 /* eager steps before a capture */ };
 extern const recipe recipes[RECIPES];
 
 trainee make_trainee(const recipe *r);
