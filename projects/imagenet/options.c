@@ -186,7 +186,6 @@ static shard_status check_head(const options *parsed)
         return shard_error(SHARD_ERROR_ARGUMENT, "--sample-rate needs a classifier: take --head fused, or leave --head out");
     const char *own = parsed->head.dtype != HEAD_DTYPE_SAME           ? "--head-dtype"
                       : parsed->head.optimizer || parsed->head.lr > 0 ? "--head-optimizer and --head-lr"
-                      : parsed->margin.cosines                        ? "--margin"
                       : samples                                       ? "--sample-rate"
                       : parsed->head_kind == HEAD_FUSED               ? "--head fused"
                                                                       : NULL;
