@@ -202,7 +202,7 @@ START_TEST(test_split_range)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         shard_range range = shard_split_range(wrong[i][0], (int)wrong[i][1], (int)wrong[i][2]);
         ck_assert(range.start == 0 && range.size == 0);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_split_range: * elements, member * of *");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_split_range: * elements, rank * of *");
     }
 }
 END_TEST
