@@ -24,6 +24,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 typedef enum between {
     ON_ONE,     /* the finish brings it to the others */
     ON_ALL,     /* which they have found at once */
+    MEANWHILE,  /* while the others are in a barrier */
     POLLED,     /* a poll has brought it to the others */
     CLEARED,    /* ... and the first rank has cleared it */
     OTHER_LAST, /* ... and has another one then */
@@ -35,6 +36,10 @@ static shard_status add_error(shard_group *world, between what, shard_async_save
     bool done, first = shard_group_rank(world) == 0, last = shard_group_rank(world) == shard_group_size(world) - 1;
     if (last || what == ON_ALL)
         shard_error(SHARD_ERROR_FORMAT, "a bad image");
+    if (what == MEANWHILE && !last) {
+        ck_assert_int_ne(shard_barrier(world), SHARD_OK);
+        return shard_last_status();
+    }
     if (what < POLLED)
         return last || what == ON_ALL ? SHARD_ERROR_FORMAT : SHARD_ERROR_PEER;
     ck_assert_int_ne(shard_async_save_poll(save, &done), SHARD_OK);

@@ -209,6 +209,15 @@ static void forget(shard_async_save *save)
 
 /* ---- public functions ---- */
 
+/* A rank that has copied nothing has not waited for its device: an error of the work before the save must not come after it. */
+static void synchronize(const shard_tensors *tensors)
+{
+    for (int64_t i = 0; i < shard_tensors_count(tensors) && shard_last_status() == SHARD_OK; i++) {
+        shard_device *device = shard_device_of(shard_tensors_at(tensors, i));
+        device->ops->synchronize(device);
+    }
+}
+
 shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
                                         const shard_save_options *given)
 {
@@ -226,6 +235,7 @@ shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char
     shard_status status = shard_saving_begin(&save->saving, tensors, path);
     if (status == SHARD_OK) {
         shard_saving_take(&save->saving);
+        synchronize(tensors);
         status = shard_agree(save->saving.world);
     }
     if (status == SHARD_OK && made) {
@@ -277,15 +287,17 @@ shard_status shard_async_save_poll(shard_async_save *save, bool *done)
 }
 
 /* Takes the thread's error away if all ranks know it: so all are there, and what they save was complete before it. Another error,
- * as that of a rank that has died, stays. A rank that has cleared a joint error makes the same collective as one that has not.
- * Returns whether there is an error to return. Collective over the ranks that save. */
+ * as that of a rank that has died, stays. Only an agreement that succeeds is one with all ranks here: one that fails may have met
+ * another collective of ranks that did not know the error yet. Returns whether there is an error to return. Collective over the
+ * ranks that save. */
 static bool set_error_aside(const shard_async_save *save, shard_aside_error *aside)
 {
+    shard_group *world = save->saving.world;
     shard_aside_error later;
-    bool taken = shard_set_error_aside(save->saving.world, aside);
-    if (save->phase < COMPLETE)
-        shard_agree(save->saving.world);
-    return shard_set_error_aside(save->saving.world, taken ? &later : aside) || taken;
+    bool taken = shard_set_error_aside(world, aside);
+    while (save->phase < COMPLETE && shard_agree(world) != SHARD_OK && shard_set_error_aside(world, taken ? &later : aside))
+        taken = true;
+    return taken;
 }
 
 /* An error of the save after another one is not the thread's first. */
