@@ -95,7 +95,8 @@ static void check_same_file(const char *name, const char *other)
 /* Replayed steps and eager ones, in a run that is interrupted between replays, give the bits of eager ones. */
 START_TEST(test_graph)
 {
-    const char *head = _i ? "--head plain --margin arcface:0.5" : "";
+    static const char *const heads[] = {"", "--head plain --margin arcface:0.5", "--head plain --margin adaface:0.4,0.333"};
+    const char *head = heads[_i];
     check_runs("", GRAPHED "%s --metrics eager.json --output eager", head);
     check_runs("", GRAPHED "%s --cuda-graph --metrics graph.json --output graph --steps 3", head);
     ck_assert_msg(strstr(text_of("log"), "captured a step in a CUDA graph") != NULL, "no graph: %s", text_of("log"));
@@ -156,7 +157,7 @@ int main(int argc, char **argv)
     TCase *more = trainer_case(suite, "more");
     tcase_add_loop_test(more, test_same_losses, FIRST, SETTINGS);
     tcase_set_timeout(more, 400);
-    tcase_add_loop_test(more, test_graph, 0, 2);
+    tcase_add_loop_test(more, test_graph, 0, 3);
     tcase_add_test(more, test_graph_refuses);
     TCase *tcase = trainer_case(suite, "usual");
     tcase_add_loop_test(tcase, test_same_losses, 0, FIRST);

@@ -93,7 +93,7 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  *   - for more than 1,024 rows;
  *   - for float64, and for bfloat16 features with soft_cap;
  *   - if replicas gather the rows of a classifier;
- *   - for a classifier after a second backward before a step (micro-batches): it frees the stash of the first and uses none.
+ *   - for a forward while the classifier has a deferred gradient, as of a second micro-batch, whose backward frees the first's.
  * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
  * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
  * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and

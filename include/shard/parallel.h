@@ -41,12 +41,16 @@ typedef struct shard_parameter_list {
     shard_tensors *made; /* of a module: destroyed after the call */
 } shard_parameter_list;
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wnested-externs"
+#pragma GCC diagnostic ignored "-Wredundant-decls"
 static inline shard_parameter_list shard_list_of_module(shard_module *module)
 {
     extern shard_tensors *shard_parameters(shard_module *);
     shard_tensors *made = shard_parameters(module);
     return (shard_parameter_list){made, made};
 }
+#pragma GCC diagnostic pop
 
 static inline shard_parameter_list shard_list_of_tensors(const shard_tensors *list)
 {

@@ -39,7 +39,11 @@ static void adapt(shard_margin_logits_options *made, const margin_options *wante
 shard_status margin_make(shard_margin_logits_options *made, const margin_options *wanted, shard_module *module,
                          shard_tensor *features, shard_group *data_group)
 {
-    *made = *SHARD_MARGIN(.scale = wanted->scale, .m1 = wanted->m1, .m2 = wanted->m2, .m3 = wanted->m3);
+    *made = (shard_margin_logits_options)SHARD_MARGIN_LOGITS_OPTIONS_INIT;
+    made->scale = wanted->scale;
+    made->m1 = wanted->m1;
+    made->m2 = wanted->m2;
+    made->m3 = wanted->m3;
     if (wanted->adaptive)
         adapt(made, wanted, module, features, data_group);
     return shard_last_status();

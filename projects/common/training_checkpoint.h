@@ -92,7 +92,8 @@ shard_status training_checkpoint_poll(training_checkpoint *of);
 /* At the end of training: waits for that save, and says for how long training waited in all. Collective over the world. */
 shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown);
 
-/* After an error: finishes the pending save, which is given up only if a rank has died. Collective over the world. */
+/* After an error: finishes the pending saves. They are given up if a rank has died or does not come, and after MISMATCH. Collective
+ * over the world. */
 void training_checkpoint_close(training_checkpoint *of);
 
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.

@@ -21,11 +21,11 @@ typedef struct names {
 
 typedef struct pretrained {
     trainer *run;
-    const char *path, *skip;        /* skip: "fc,head", or NULL */
-    shard_tensors *file, *state;    /* of the file, without values; of the model */
-    const char *prefix;             /* prefix of each name in the file */
-    shard_metadata *metadata;       /* of the file */
-    shard_tensors *wanted;          /* of the model: the tensors that are loaded */
+    const char *path, *skip;         /* skip: "fc,head", or NULL */
+    shard_tensors *file, *state;     /* of the file, without values; of the model */
+    const char *prefix;              /* prefix of each name in the file */
+    shard_metadata *metadata;        /* of the file */
+    shard_tensors *wanted;           /* of the model: the tensors that are loaded */
     names missing, unexpected, left; /* left: tensors of the model that are skipped */
 } pretrained;
 
@@ -119,6 +119,12 @@ static shard_status check_classes(const pretrained *loading)
                        loading->path, shard_tensor_size(final, 0), classes);
 }
 
+/* A margin's statistics begin anew where only one of the file and the model has them. */
+static bool is_of_margin(const char *name)
+{
+    return strcmp(name, "fc.batch_mean") == 0 || strcmp(name, "fc.batch_std") == 0;
+}
+
 /* Files of older versions of torchvision do not count batches. */
 static shard_status sort_names(pretrained *loading)
 {
@@ -129,13 +135,13 @@ static shard_status sort_names(pretrained *loading)
             note_name(&loading->left, name);
         else if (shard_tensors_find(loading->file, name))
             shard_tensors_add(loading->wanted, name, shard_tensors_at(loading->state, i));
-        else if (!ends_with(name, ".num_batches_tracked"))
+        else if (!ends_with(name, ".num_batches_tracked") && !is_of_margin(name))
             note_name(&loading->missing, name);
     }
     for (int64_t i = 0; i < shard_tensors_count(loading->file); i++) {
         const char *name = shard_tensors_name(loading->file, i);
         bool training = checkpoint && (begins_with(name, TRAINING_OPTIMIZER) || begins_with(name, TRAINING_SCALER));
-        if (!training && !is_skipped(loading, name) && !shard_tensors_find(loading->state, name))
+        if (!training && !is_of_margin(name) && !is_skipped(loading, name) && !shard_tensors_find(loading->state, name))
             note_name(&loading->unexpected, name);
     }
     return shard_last_status();
