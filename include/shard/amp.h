@@ -2,7 +2,7 @@
  * shard/amp.h: the gradient scaler of mixed precision. shard/op.h has SHARD_AUTOCAST, which selects
  * the types of operations. In float16 gradients are small enough to vanish, so the scaler multiplies the loss by a
  * factor and divides the gradients by it. Parameters stay float32, as master weights; shard/optim.h has the rules for
- * 16-bit ones.
+ * 16-bit ones. docs/mixed-precision.md is the guide.
  *
  *     SHARD_SCOPE {
  *         shard_tensor *loss;

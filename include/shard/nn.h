@@ -92,35 +92,17 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
 /*
- * A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains,
- * neither its logits nor the gradient of its weight are in memory as a whole:
- *   - its forward's result is computed when its values are needed. shard_cross_entropy of this result with labels, also with a
- *     label rank, is shard_linear_cross_entropy and does not need them; with pairs shard_binary_cross_entropy_with_logits is
- *     shard_linear_binary_cross_entropy. Any other use computes them, once: operations, also views, and losses with
- *     probabilities. Exponentials of some are kept until the step, in at most the loss's .stash_share of the weight's bytes.
- *   - the gradient of weight and bias that this loss gives is computed when it is needed. shard_step does not need it: it
- *     computes the gradient for some rows of the weight at a time, and updates them. The norm of shard_clip_grad_norm and
- *     the check of a gradient scaler pass over the gradient in the same way, each at the cost of another pass.
- *     shard_clip_grad_value limits the elements when they are computed, at no cost; called again before the step, it computes the
- *     gradient as a whole, as LARS, LAMB and shard_grad do.
- *   - with data parallel and in ZeRO's stage 1, replicas gather the rows of their batches when a backward is reduced, features
- *     and a few numbers for each, and shard_step computes the gradient of all of them: in stage 1 for the local rows of the
- *     weight alone, also with overlap. If an optimizer has the weight but not the bias, its step leaves a bias gradient. It is
- *     complete for these rows and zero elsewhere. The gradient is computed as a whole, in each rank's memory, and summed over
- *     the replicas
- *       - if the rows of all replicas have more bytes than it;
- *       - if the backward of some replica does not reach the layer, or replicas differ in the loss's options, class weights,
- *         sample of classes or its correction;
- *       - in stages 2 and 3;
- *       - if weight and bias are not averaged together. They are if one list of one data parallel object or one ZeRO optimizer
- *         has both, and if they have names of one module or the bias follows the weight.
+ * A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains, neither its
+ * logits nor the gradient of its weight are in memory as a whole:
+ *   - shard_cross_entropy of the forward's result with labels, also with a label rank, is shard_linear_cross_entropy; with pairs
+ *     shard_binary_cross_entropy_with_logits is shard_linear_binary_cross_entropy. Any other use computes the logits, once.
+ *   - shard_step computes the gradient for some rows of the weight at a time, and updates them. LARS, LAMB and shard_grad compute it
+ *     as a whole.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
- * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. A loss does not see what
- * was written through shard_data of the logits; it sees shard_copy_from_host. shard_zero_grad and shard_step free the tensor of
- * shard_grad. In evaluation, in SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks
- * (docs/zero.md), the module is a plain layer, whose logits are in memory; the last eager step before
- * a capture is made in evaluation, so that the gradient is in memory. NULL with the error set. Not collective. As a
- * torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward.
+ * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. In evaluation, in
+ * SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks, the module is a plain layer, whose
+ * logits are in memory. docs/losses.md (a classifier without logits) has replicas, ZeRO, clipping and captures. NULL with the error
+ * set. Not collective. As a torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward.
  */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
     SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \

@@ -27,35 +27,10 @@ SHARD_BEGIN_C
 /* ---- mixed precision ---- */
 
 /*
- * SHARD_AUTOCAST(SHARD_BFLOAT16) { loss = ...; }: the forward in 16 bits where that is safe, as
- * torch.autocast. The backward, inside or after the block, runs in the types of the forward. Parameters and
- * their gradients stay float32. Types of the operations:
- *   16 bits       shard_linear, shard_matmul, shard_conv2d, shard_scaled_dot_product_attention: float32
- *                 and 16-bit operands are cast. The cast values of a leaf (a weight) are kept until the leaf
- *                 is written to or moves (into a bucket), the mode is switched off, or the thread ends. Sums
- *                 are in float32 and rounded once to the result. The gradient of a float32 operand is float32
- *                 without rounding to 16 bits (except of shard_conv2d: rounded once; of
- *                 shard_scaled_dot_product_attention: rounded, and computed from the rounded result).
- *   float32       shard_softmax, shard_log_softmax, shard_layer_norm, shard_normalize,
- *                 shard_sum, shard_sum_dim, shard_exp, shard_log, shard_log1p, shard_rsqrt,
- *                 shard_pow, shard_pow_scalar, shard_mse_loss: 16-bit operands are cast.
- *   the loss      shard_cross_entropy, and shard_binary_cross_entropy_with_logits with a reduction, read 16-bit logits
- *                 without a float32 copy. Their sums and results are float32 or wider, the gradient of the logits is 16-bit.
- *                 If class weights or probabilities have another type, all are cast to the widest.
- *   a head        shard_linear_cross_entropy, shard_linear_binary_cross_entropy, shard_linear_top_k: a float32 x is cast to 16
- *                 bits. A float32 weight stays float32 in memory, and its tiles are rounded to 16 bits for the products. The
- *                 gradients of a float32 x and of the weight are float32.
- *   the widest    shard_add, shard_sub, shard_mul, shard_div, shard_minimum, shard_maximum,
- *                 shard_where, comparisons, shard_add_at_labels, shard_concatenate, the residual of
- *                 shard_batch_norm: the wider one of two floating types (float32 for the two 16-bit types).
- *   the operand's all others: relu, gelu, prelu (its weight is cast), batch norm (its parameters and
- *                 statistics are float32 in any case), pooling, dropout, embedding, shapes, collectives, maxima and means
- *                 along a dimension, values at labels.
- * float64 stays float64. Over ranks: a rank's partial result of a ROW layer, its partial gradient of the input
- * of a COLUMN layer, and any other 16-bit summand is rounded to 16 bits; the sum is computed in float32
- * and rounded once more. Gradients of float32 parameters are summed in float32.
- * SHARD_FLOAT16 needs a shard_grad_scaler, as its range is small. SHARD_FLOAT32 switches autocast off inside
- * another block. The mode belongs to the thread.
+ * SHARD_AUTOCAST(SHARD_BFLOAT16) { loss = ...; }: the forward in 16 bits where that is safe, as torch.autocast. The backward,
+ * inside or after the block, runs in the types of the forward. Parameters and their gradients stay float32. SHARD_FLOAT16 needs
+ * a shard_grad_scaler, as its range is small. SHARD_FLOAT32 switches autocast off inside another block. The mode belongs to the
+ * thread. docs/mixed-precision.md has the type of each operation, and how sums over ranks are rounded.
  */
 #define SHARD_AUTOCAST(dtype) \
     SHARD_AUTOCAST_IN(dtype, SHARD_JOIN(shard_autocast_, __LINE__), SHARD_JOIN(shard_autocast_turn_, __LINE__))

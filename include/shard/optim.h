@@ -21,29 +21,12 @@
 SHARD_BEGIN_C
 
 /*
- * A parameter's state has the parameter's dtype, as in PyTorch, unless .state_dtype says another one. Parameters in float32
- * are the master weights, of which SHARD_AUTOCAST makes 16-bit copies. Parameters in bfloat16 take half the memory; a step
- * is computed in float32, from gradients in float32 where they are deferred (shard_nn_parallel_classifier), and then
- * rounded. Rounding to the nearest loses every step of less than 2^-9 of a weight, so that training stands still as the
- * learning rate falls: use .rounding.
- *
- *   .rounding = SHARD_ROUNDING_STOCHASTIC rounds up or down at random, so that the mean is the unrounded number. It takes no
- *   memory. The random bits depend on .seed, the parameter's name, its number of steps and the element's index in the whole
- *   parameter: not on the number of ranks, splits or partitions, and a resumed training goes on to the bit.
- *   .rounding = SHARD_ROUNDING_KAHAN keeps what rounding takes from a weight in a second 16-bit tensor, the state
- *   "<name>.compensation", and adds it in the next step. That of a float16 weight is stored times 2^11, so that float16 has it
- *   for weights of every size: the two together have the digits of a multiple of 2^-35, and 22 binary digits at most. A
- *   compensation of more than 2^-11 of a float16 weight, or 2^-8 of a bfloat16 one, is left from values that were overwritten
- *   since, and is ignored. As Zamirai et al. 2020 (https://arxiv.org/abs/2010.06192).
- *
- * Both concern bfloat16 and float16 parameters only; float32 and float64 parameters are written as they are computed.
- *
- * State in bfloat16: a momentum_buffer or exp_avg is good enough. exp_avg_sq rounded to the nearest does not move with a
- * beta2 above 0.99; SHARD_ROUNDING_STOCHASTIC also rounds bfloat16 state at random, that of float32 parameters too, and then
- * it does. SHARD_ROUNDING_KAHAN does not change how state is rounded. State in float16, of float16 parameters without a
- * .state_dtype: exp_avg_sq underflows for gradients below 0.005, and eps alone limits the step; give them float32 state.
- * An average of shard_ema has the parameter's dtype and is rounded to the nearest: in bfloat16 it does not move with a
- * decay above 0.99.
+ * A parameter's state has the parameter's dtype, as in PyTorch, unless .state_dtype says another one. A step is computed in
+ * float32 (float64 for float64) and rounded once. Of parameters and state in 16 bits rounding to the nearest loses every small
+ * step, so that training stands still as the learning rate falls:
+ *   .rounding = SHARD_ROUNDING_STOCHASTIC rounds up or down at random, the same on any number of ranks;
+ *   .rounding = SHARD_ROUNDING_KAHAN keeps what rounding takes from a weight in a state of 16 bits, "<name>.compensation".
+ * Parameters in float32 and float64 are written as they are computed. docs/mixed-precision.md has the details.
  */
 typedef struct shard_optimizer shard_optimizer;
 

@@ -57,7 +57,7 @@ void make_images(void);
 
 /* ---- metrics ---- */
 
-#define MOST_LINES 64
+#define MOST_LINES 512
 #define MOST_RANKS 8
 
 typedef struct line {
