@@ -270,9 +270,9 @@ static float *times_at_targets(const problem *p, const part *a, const double *fa
     int64_t cols = a->shape.cols;
     float *all = array_of(p->rows * cols, SHARD_FLOAT32, dx);
     for (int64_t row = 0; row < p->rows && factor; row++) {
-        int64_t column = p->target[row] - a->shape.col0;
-        if (p->target[row] != a->shape.ignore_index && column >= 0 && column < cols)
-            all[row * cols + column] *= (float)factor[row];
+        int64_t label = p->target[row], col0 = a->shape.col0;
+        if (label != a->shape.ignore_index && label >= col0 && label < col0 + cols)
+            all[row * cols + label - col0] *= (float)factor[row];
     }
     return all;
 }
