@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { TILE = 8 };
+enum { TILE = 8, GPU_TILE = 32 };
 static const double whole = 1000; /* a share that keeps all exponentials */
 
 static double default_share(void)
@@ -33,16 +33,26 @@ static void set_dtype(head_call *c, shard_dtype dtype)
     c->softmax.stash_dtype = c->binary.stash_dtype = dtype;
 }
 
-/* Of the exponentials: those of bfloat16 features are bfloat16; capped logits and weighted binary losses are float32. */
+static int64_t small_tile(void)
+{
+    return on_other_device() ? GPU_TILE : TILE;
+}
+
+/* Of the exponentials: those of bfloat16 features are bfloat16; capped logits and weighted binary losses are float32. On a GPU
+ * they have the features' type. */
 static shard_dtype dtype_of_stash(head_form form, int d, shard_dtype wanted)
 {
+    if (on_other_device())
+        return head_dtypes[d].x;
     bool wide = form == CAPPED || form == BINARY || form == GRADIENT_ONLY; /* the last two with weights */
     return head_dtypes[d].x == SHARD_BFLOAT16 ? SHARD_BFLOAT16 : wide ? SHARD_FLOAT32 : wanted;
 }
 
 static bool has_stash(head_form form, int d)
 {
-    if (on_other_device() || head_dtypes[d].x == SHARD_FLOAT64 || form == MARGIN || form == SAMPLE || form == SAMPLE_MARGIN)
+    if (on_other_device()) /* labels that are not smoothed, features of 16 bits */
+        return shard_dtype_size(head_dtypes[d].x) == 2 && (form == NO_BIAS || form == EACH_ROW || form == RANKED);
+    if (head_dtypes[d].x == SHARD_FLOAT64 || form == MARGIN || form == SAMPLE || form == SAMPLE_MARGIN)
         return false;
     return form != CAPPED || head_dtypes[d].x != SHARD_BFLOAT16;
 }
@@ -66,9 +76,9 @@ static void same_results(shard_group *world, void *context)
 {
     static head_result none, found;
     const double shares[] = {whole, 0.03, 0.1, 1};
-    const int count = on_other_device() ? 1 : 4; /* which keeps no stash */
+    const int count = 4;
     const shard_dtype dtype = *(const shard_dtype *)context;
-    shard_head_tile = on_other_device() ? 0 : TILE;
+    shard_head_tile = small_tile();
     for (int form = 0; form < HEAD_FORMS; form++)
         for (int d = 0; d < HEAD_DTYPES; d++)
             SHARD_SCOPE
@@ -185,7 +195,7 @@ START_TEST(test_memory)
 {
     const head_form form = (head_form)(_i / 2);
     const shard_dtype dtype = _i % 2 ? SHARD_FLOAT16 : SHARD_FLOAT32;
-    shard_head_tile = on_other_device() ? 0 : TILE;
+    shard_head_tile = small_tile();
     for (int d = 0; d < HEAD_DTYPES; d++)
         SHARD_SCOPE
         {
@@ -194,7 +204,7 @@ START_TEST(test_memory)
             set_dtype(&c, dtype);
             int64_t weight = (int64_t)shard_tensor_bytes(c.weight), none = saved_bytes(&c, 0);
             int64_t element = (int64_t)shard_dtype_size(dtype_of_stash(form, d, dtype)),
-                    place = 16 * (TILE * element + 4) + 64 /* alignment */;
+                    place = on_other_device() ? 768 : 16 * (TILE * element + 4) + 64 /* alignment */;
             for (int i = 1; i <= 4; i++) {
                 int64_t most = weight * i / 16, bytes = saved_bytes(&c, i / 16.0) - none;
                 ck_assert_int_le(bytes, most);

@@ -230,10 +230,11 @@ static void bench_head(int64_t number, bool tf32, shard_dtype dtype)
 /* ---- a training step of the head ---- */
 
 /* Kinds of a head: a linear layer and the loss of its logits; the fused head, which has no logits and no gradient of the weight
- * as a whole in memory; of cosines with ArcFace's margin; the same over a tenth of the classes, drawn in each step. */
-typedef enum head_kind { PLAIN, FUSED, ARCFACE, SAMPLED } head_kind;
+ * as a whole in memory; the same with a stash of all exponentials; of cosines with ArcFace's margin; the same over a tenth of
+ * the classes, drawn in each step. */
+typedef enum head_kind { PLAIN, FUSED, STASHED, ARCFACE, SAMPLED } head_kind;
 
-static const char *const head_names[] = {"plain head", "fused head", "arcface head", "sampled arcface head"};
+static const char *const head_names[] = {"plain head", "fused head", "stashed head", "arcface head", "sampled arcface head"};
 
 typedef struct training {
     shard_module *model;
@@ -241,6 +242,7 @@ typedef struct training {
     shard_tensor *inputs, *labels;
     shard_tensor *weight; /* of a head whose classes are sampled; else NULL */
     bool margin;
+    double stash_share;
     int64_t step;
 } training;
 
@@ -254,7 +256,7 @@ static void run_training(void *context)
         shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
         margin.m2 = 0.5;
         shard_tensor *loss = shard_cross_entropy(output, t->labels, .normalized = t->margin, .margin = t->margin ? &margin : NULL,
-                                                 .sample = sample);
+                                                 .sample = sample, .stash_share = t->stash_share);
         shard_release(output);
         shard_backward(loss);
     }
@@ -285,7 +287,8 @@ static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_
                       .inputs = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
                       .labels = make_labels(rows, classes),
                       .weight = kind == SAMPLED ? shard_module_tensor(layer, "weight") : NULL,
-                      .margin = kind >= ARCFACE};
+                      .margin = kind >= ARCFACE,
+                      .stash_share = kind == STASHED ? 1000 : 0.05};
         double share = kind == SAMPLED ? 0.1 : 1, operations = 6.0 * share * (double)rows * (double)features * (double)classes;
         /* the weight is read twice and written once, its momentum read and written */
         double bytes = 5.0 * share * (double)classes * (double)features * (double)shard_dtype_size(dtype);
@@ -307,11 +310,11 @@ static void bench_head_steps(void)
                   {1000000, 256, 512, false, SHARD_BFLOAT16},
                   {1000000, 256, 512, true, SHARD_FLOAT32}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (head_kind kind = PLAIN; kind <= (i ? SAMPLED : FUSED); kind++)
+        for (head_kind kind = PLAIN; kind <= (i ? SAMPLED : STASHED); kind++)
             bench_head_step(kind, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     /* A tile's logits and gradient in the second-level cache, against fewer launches. */
     for (size_t i = 0; i < 2; i++)
-        for (shard_head_tile = 2048; shard_head_tile <= 65536; shard_head_tile *= 2)
+        for (shard_head_tile = 4096; shard_head_tile <= 65536; shard_head_tile *= 2)
             bench_head_step(FUSED, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     shard_head_tile = 0;
 }

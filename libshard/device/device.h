@@ -34,10 +34,12 @@ typedef struct shard_memory_count {
 } shard_memory_count;
 
 struct shard_head_ops; /* device/head.h */
+struct head_loss;      /* device/head_sweep.h */
 
 struct shard_device {
     const struct shard_device_ops *ops;
     const struct shard_head_ops *head; /* fused sweeps; NULL: none */
+    const struct head_loss *head_softmax; /* kernels of its own for the tiles of sweeps that are composed; NULL: none */
     const char *name;
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */

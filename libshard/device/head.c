@@ -7,19 +7,38 @@
 enum {
     TILE_BYTES = 32 << 20, /* of a tile's logits, and half of those of its gradient, about */
     TILE_UNIT = 256,       /* classes of a tile are a multiple of it: rows of logits then are aligned */
+    PLACE_UNIT = 256,      /* bytes: alignment in the stash */
 };
 
 int64_t shard_head_tile;
 
-static int64_t choose_tile(const shard_head *h, shard_dtype wide)
+static const head_loss *choose_loss(const shard_device *device, const shard_head *h)
 {
-    int64_t width = shard_max(h->loss.rows + 1, h->in / 2);
-    int64_t most = TILE_BYTES / (width * (int64_t)shard_dtype_size(wide)) / TILE_UNIT * TILE_UNIT;
+    if (h->k || h->binary)
+        return h->k ? &shard_head_first : &shard_head_binary;
+    return device->head_softmax && device->head_softmax->fits(h) ? device->head_softmax : &shard_head_softmax;
+}
+
+static int64_t choose_tile(const shard_head *h, const head_loss *loss)
+{
+    int64_t width = shard_max(h->loss.rows + 1, h->in / 2), size = (int64_t)shard_dtype_size(shard_head_wide(h->dtype));
+    int64_t most = (loss->tile_bytes ? loss->tile_bytes : TILE_BYTES) / (width * size) / TILE_UNIT * TILE_UNIT;
     if (shard_head_tile)
         return shard_min(shard_head_tile, h->loss.cols);
     int64_t tiles = shard_divide_up(h->loss.cols, shard_max(most, TILE_UNIT)); /* of one size, about */
     int64_t even = tiles ? shard_divide_up(h->loss.cols, tiles) : 0;
     return shard_min(shard_round_up(even, TILE_UNIT), h->loss.cols);
+}
+
+/* Bytes of the factors of a tile of `classes` in the stash, and with the references of its rows. */
+static size_t factor_bytes(const shard_head *h, int64_t classes)
+{
+    return (size_t)shard_round_up(h->loss.rows * classes * (int64_t)shard_dtype_size(h->dtype), PLACE_UNIT);
+}
+
+static size_t place_bytes(const shard_head *h, int64_t classes)
+{
+    return factor_bytes(h, classes) + (size_t)shard_round_up(h->loss.rows * (int64_t)sizeof(float), PLACE_UNIT);
 }
 
 /* Lays arrays out in the workspace: counts bytes if `memory` is NULL. */
@@ -36,14 +55,19 @@ static size_t lay_out(sweep *s, bool gradient)
     int64_t rows = h->loss.rows;
     size_t offset = 0;
     bool apart = h->dtype != s->wide; /* then a tile's gradient is made when its logits have been read for the last time */
+    bool casts = h->weight_dtype != h->dtype;
     s->logits = lay(s, &offset, (gradient && apart ? shard_max(rows, h->in) : rows) * s->tile, s->wide);
-    s->narrow = apart ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
-    s->weight = h->weight_dtype == h->dtype ? NULL : lay(s, &offset, s->tile * h->in, h->dtype);
+    s->narrow = apart || (s->loss->separate && !gradient) ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
+    s->weight = casts || h->list || h->normalized ? lay(s, &offset, s->tile * h->in, h->dtype) : NULL;
+    s->taken = casts && h->list && !h->normalized ? lay(s, &offset, s->tile * h->in, h->weight_dtype) : NULL;
+    s->square = h->normalized ? lay(s, &offset, s->tile, SHARD_FLOAT64) : NULL;
     s->bias = !h->bias || h->weight_dtype == s->wide ? NULL : lay(s, &offset, s->tile, s->wide);
     s->gradient = !gradient ? NULL : apart ? s->logits : lay(s, &offset, s->tile * h->in, s->wide);
     s->stats = lay(s, &offset, shard_max(rows, 1) * SHARD_CE_STATS, SHARD_FLOAT64); /* of binary losses one for all rows */
     s->center = lay(s, &offset, rows, SHARD_FLOAT64);
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
+    s->reference = s->loss->fits ? lay(s, &offset, 2 * rows, SHARD_FLOAT32) : NULL;
+    s->largest = s->reference ? s->reference + rows : NULL;
     s->top_value = h->k ? lay(s, &offset, rows * h->k, s->wide) : NULL;
     s->top_index = h->k ? lay(s, &offset, rows * h->k, SHARD_INT64) : NULL;
     s->both_values = h->k ? lay(s, &offset, 2 * rows * h->k, s->wide) : NULL;
@@ -56,13 +80,9 @@ static size_t lay_out(sweep *s, bool gradient)
 
 static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
 {
-    *s = (sweep){.device = device,
-                 .h = h,
-                 .loss = h->k        ? &shard_head_first
-                         : h->binary ? &shard_head_binary
-                                     : &shard_head_softmax,
-                 .wide = shard_head_wide(h->dtype)};
-    s->tile = choose_tile(h, s->wide);
+    *s = (sweep){.device = device, .h = h, .loss = choose_loss(device, h), .wide = shard_head_wide(h->dtype)};
+    s->tile = choose_tile(h, s->loss);
+    s->stashed = h->stash ? (int64_t)(h->stash_bytes / place_bytes(h, s->tile)) : 0;
     s->bytes = lay_out(s, gradient) + 1;
     s->memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, s->bytes);
     if (!s->memory)
@@ -76,38 +96,64 @@ static void sweep_end(sweep *s)
     shard_device_release(s->device, SHARD_MEMORY_WORKSPACE, s->memory, s->bytes);
 }
 
-/* The operands of the tile from `first` on, and its logits. */
-static shard_status compute_logits(sweep *s, int64_t first, tile *t)
+/* The weight's rows of the tile in the products' type. */
+static shard_status take_weight(sweep *s, tile *t)
 {
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
-    int64_t rest = h->loss.cols - first, rows = h->loss.rows;
-    *t = (tile){.first = first, .count = rest < s->tile ? rest : s->tile};
-    t->weight = shard_head_element(h->weight, first * h->in, h->weight_dtype);
+    const int64_t *list = h->list ? h->list + t->first : NULL;
+    const void *rows = list ? h->weight : shard_head_element(h->weight, t->first * h->in, h->weight_dtype);
+    t->weight = s->weight ? s->weight : rows;
+    if (h->normalized)
+        return ops->unit_rows(s->device, t->count, h->in, list, rows, h->weight_dtype, SHARD_HEAD_EPS, s->square, s->weight,
+                              h->dtype);
+    if (list) {
+        void *taken = s->taken ? s->taken : s->weight;
+        SHARD_TRY(ops->embedding(s->device, t->count, h->in, 0, h->weight_rows, list, rows, taken, h->weight_dtype));
+        rows = taken;
+    }
+    return rows == t->weight ? SHARD_OK : ops->cast(s->device, t->count * h->in, rows, h->weight_dtype, s->weight, h->dtype);
+}
+
+/* The operands of the tile from `first` on, but for its weight. */
+static shard_status begin_tile(sweep *s, int64_t first, tile *t)
+{
+    const shard_head *h = s->h;
+    int64_t rest = h->loss.cols - first, number = first / s->tile;
+    *t = (tile){.first = first, .count = rest < s->tile ? rest : s->tile, .narrow = s->narrow};
     t->bias = shard_head_element(h->bias, first, h->weight_dtype);
     t->class_weight = shard_head_element(h->class_weight, first, s->wide);
-    if (s->weight) {
-        SHARD_TRY(ops->cast(s->device, t->count * h->in, t->weight, h->weight_dtype, s->weight, h->dtype));
-        t->weight = s->weight;
+    if (number < s->stashed) {
+        char *place = (char *)h->stash + (size_t)number * place_bytes(h, s->tile);
+        t->stash = place;
+        t->stash_reference = (float *)(place + factor_bytes(h, s->tile));
     }
-    if (s->bias) {
-        SHARD_TRY(ops->cast(s->device, t->count, t->bias, h->weight_dtype, s->bias, s->wide));
-        t->bias = s->bias;
-    }
-    const shard_matmul_shape shape = {
-        .batch = 1, .m = rows, .n = t->count, .k = h->in, .transpose_b = true, .wide_c = h->dtype != s->wide};
-    SHARD_TRY(ops->matmul(s->device, &shape, h->x, t->weight, s->logits, h->dtype));
-    if (!t->bias)
+    if (!s->bias)
         return SHARD_OK;
-    const shard_expansion over = shard_expansion_rows(rows, t->count);
+    const void *given = t->bias;
+    t->bias = s->bias;
+    return s->device->ops->cast(s->device, t->count, given, h->weight_dtype, s->bias, s->wide);
+}
+
+static shard_status compute_logits(sweep *s, tile *t)
+{
+    const shard_head *h = s->h;
+    const shard_device_ops *ops = s->device->ops;
+    const shard_matmul_shape shape = {
+        .batch = 1, .m = h->loss.rows, .n = t->count, .k = h->in, .transpose_b = true, .wide_c = h->dtype != s->wide};
+    SHARD_TRY(take_weight(s, t));
+    SHARD_TRY(ops->matmul(s->device, &shape, h->x, t->weight, s->logits, h->dtype));
+    if (!t->bias || s->loss->adds_bias)
+        return SHARD_OK;
+    const shard_expansion over = shard_expansion_rows(h->loss.rows, t->count);
     return ops->binary(s->device, SHARD_ADD, &over, s->logits, t->bias, s->logits, s->wide);
 }
 
 shard_status shard_head_narrow(sweep *s, const tile *t)
 {
-    if (s->narrow == s->logits)
+    if (t->narrow == s->logits)
         return SHARD_OK;
-    return s->device->ops->cast(s->device, s->h->loss.rows * t->count, s->logits, s->wide, s->narrow, s->h->dtype);
+    return s->device->ops->cast(s->device, s->h->loss.rows * t->count, s->logits, s->wide, t->narrow, s->h->dtype);
 }
 
 /* ---- forward ---- */
@@ -116,13 +162,16 @@ static shard_status add_tile(sweep *s, int64_t first, double *stats, void *sum)
 {
     const shard_head *h = s->h;
     tile t;
-    SHARD_TRY(compute_logits(s, first, &t));
+    SHARD_TRY(begin_tile(s, first, &t));
+    if (t.stash)
+        t.narrow = t.stash;
+    SHARD_TRY(compute_logits(s, &t));
     SHARD_TRY(s->loss->forward(s, &t, stats, sum));
     if (!sum)
         return SHARD_OK;
     const shard_matmul_shape product = {
         .batch = 1, .m = h->loss.rows, .n = h->in, .k = t.count, .accumulate = true, .wide_c = h->dtype != s->wide};
-    return s->device->ops->matmul(s->device, &product, s->narrow, t.weight, sum, h->dtype);
+    return s->device->ops->matmul(s->device, &product, t.narrow, t.weight, sum, h->dtype);
 }
 
 shard_status shard_head_forward_composed(shard_device *device, const shard_head *h, double *stats, void *sum)
@@ -136,6 +185,8 @@ shard_status shard_head_forward_composed(shard_device *device, const shard_head 
         status = s.loss->begin(&s, stats);
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s.tile)
         status = add_tile(&s, first, stats, sum);
+    if (status == SHARD_OK && s.loss->end)
+        status = s.loss->end(&s, stats, sum);
     sweep_end(&s);
     return status;
 }
@@ -277,7 +328,7 @@ shard_status shard_head_input_gradient(shard_device *device, const shard_head *h
     return status;
 }
 
-/* The gradient of the tile's rows from dz, which is s->narrow. Overwrites the logits. */
+/* The gradient of the tile's rows from dz, which is t->narrow. Overwrites the logits. */
 static shard_status give_gradient(sweep *s, const tile *t, const shard_head_gradient *to)
 {
     const shard_head *h = s->h;
@@ -286,7 +337,7 @@ static shard_status give_gradient(sweep *s, const tile *t, const shard_head_grad
     shard_matmul_shape shape = {.batch = 1, .m = t->count, .n = h->in, .k = h->loss.rows, .transpose_a = true, .ld_a = t->count};
     shape.accumulate = to->weight && to->accumulate;
     shape.wide_c = h->dtype != s->wide && (!to->weight || h->weight_dtype == s->wide);
-    SHARD_TRY(ops->matmul(s->device, &shape, s->narrow, h->x, memory, h->dtype));
+    SHARD_TRY(ops->matmul(s->device, &shape, t->narrow, h->x, memory, h->dtype));
     return to->weight ? SHARD_OK : to->take(to->context, s->device, t->first, t->count, memory);
 }
 
@@ -295,18 +346,20 @@ static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_r
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
     tile t;
-    SHARD_TRY(compute_logits(s, first, &t));
+    SHARD_TRY(begin_tile(s, first, &t));
+    if (!t.stash)
+        SHARD_TRY(compute_logits(s, &t));
     SHARD_TRY(s->loss->gradient(s, &t, rows));
     if (to->bias) {
         shard_dtype from = h->weight_dtype == s->wide ? s->wide : h->dtype;
-        SHARD_TRY(ops->sum_rows(s->device, h->loss.rows, t.count, 0, from == s->wide ? s->logits : s->narrow, from,
+        SHARD_TRY(ops->sum_rows(s->device, h->loss.rows, t.count, 0, from == s->wide ? s->logits : t.narrow, from,
                                 to->accumulate_bias, (void *)shard_head_element(to->bias, first, h->weight_dtype),
                                 h->weight_dtype));
     }
     if (to->input) {
         const shard_matmul_shape product = {
             .batch = 1, .m = h->loss.rows, .n = h->in, .k = t.count, .accumulate = true, .wide_c = h->dtype != s->wide};
-        SHARD_TRY(ops->matmul(s->device, &product, s->narrow, t.weight, to->input, h->dtype));
+        SHARD_TRY(ops->matmul(s->device, &product, t.narrow, t.weight, to->input, h->dtype));
     }
     return to->weight || to->take ? give_gradient(s, &t, to) : SHARD_OK;
 }
@@ -330,10 +383,23 @@ static const struct shard_head_ops *fused(const shard_device *device, const shar
     return device->head && device->head->fits(h) ? device->head : NULL;
 }
 
+/* A loss with kernels of its own keeps factors of 16 bits as they are; they would be too coarse for float32. */
+static size_t composed_stash_bytes(const shard_device *device, const shard_head *h, size_t most)
+{
+    const head_loss *loss = choose_loss(device, h);
+    int64_t classes = choose_tile(h, loss);
+    if (!loss->fits || shard_dtype_size(h->dtype) != 2 || classes == 0)
+        return 0;
+    size_t place = place_bytes(h, classes), places = most / place, tiles = (size_t)shard_divide_up(h->loss.cols, classes);
+    return (places < tiles ? places : tiles) * place;
+}
+
 size_t shard_head_stash_bytes(const shard_device *device, const shard_head *h, size_t most)
 {
-    const struct shard_head_ops *ops = shard_head_prepares(h) ? NULL : fused(device, h);
-    return ops ? ops->stash_bytes(h, most) : 0;
+    const struct shard_head_ops *ops = fused(device, h);
+    if (shard_head_prepares(h))
+        return 0;
+    return ops ? ops->stash_bytes(h, most) : composed_stash_bytes(device, h, most);
 }
 
 shard_status shard_head_label_logits(shard_device *device, const shard_head *h, double *logit)
@@ -353,7 +419,7 @@ shard_status shard_head_top_k(shard_device *device, const shard_head *h, int64_t
 
 shard_status shard_head_forward(shard_device *device, const shard_head *h, double *stats, void *sum)
 {
-    if (shard_head_prepares(h))
+    if (shard_head_prepares(h) && device->head)
         return shard_head_prepared_forward(device, h, stats, sum);
     const struct shard_head_ops *ops = fused(device, h);
     return ops ? ops->forward(device, h, stats, sum) : shard_head_forward_composed(device, h, stats, sum);

@@ -37,7 +37,7 @@ static shard_status shift_labels(const sweep *s, const tile *t)
                                   h->margin_shift, s->logits, s->wide);
 }
 
-/* Derivatives of a loss of this shape to s->narrow, in one pass where the wide ones are not needed. */
+/* Derivatives of a loss of this shape to t->narrow, in one pass where the wide ones are not needed. */
 static shard_status differentiate(sweep *s, const tile *t, const shard_cross_entropy_shape *shape, const int64_t *target,
                                   const void *class_weight, const shard_head_rows *rows)
 {
@@ -45,9 +45,9 @@ static shard_status differentiate(sweep *s, const tile *t, const shard_cross_ent
     const shard_device_ops *ops = s->device->ops;
     const shard_margin slopes = {.scale = 1};
     const double *target_slope = target ? h->margin_slope : NULL;
-    if (s->narrow != s->logits && !s->wide_derivatives)
+    if (t->narrow != s->logits && !s->wide_derivatives)
         return ops->cross_entropy_backward_narrow(s->device, shape, s->logits, target, class_weight, rows->lse, rows->slope,
-                                                  rows->scale, target_slope, s->narrow, h->dtype);
+                                                  rows->scale, target_slope, t->narrow, h->dtype);
     SHARD_TRY(ops->cross_entropy_backward(s->device, shape, s->logits, target, NULL, class_weight, rows->lse, rows->slope,
                                           rows->scale, s->logits, s->wide));
     if (target_slope)

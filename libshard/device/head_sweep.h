@@ -16,12 +16,16 @@ typedef struct sweep {
     size_t bytes; /* of `memory` */
     char *memory;
     void *logits;                  /* [rows, tile], wide */
-    void *narrow;                  /* factors or derivatives of the logits, in dtype; the same memory where that is wide */
+    void *narrow;                  /* [rows, tile] of dtype, for a tile's; may be the logits' memory where that is wide */
     void *weight;                  /* [tile, in] of dtype; NULL: the weight is */
+    void *taken;                   /* [tile, in] of the weight's type: rows of a list before they are cast; NULL: not needed */
+    double *square;                /* [tile]: the sums of the squares of normalized rows; NULL: there are none */
     void *bias;                    /* [tile], wide; NULL: there is none, or it is */
     void *gradient;                /* [tile, in], wide; where `narrow` has memory of its own, in that of the logits */
     bool wide_derivatives;         /* those by the logits are read from `logits`, too */
     double *stats, *center, *one;  /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
+    float *reference, *largest;    /* [rows], of a loss with kernels of its own */
+    int64_t stashed;               /* tiles in the stash, the first ones */
     int64_t *ahead;                /* [rows], of a tile; NULL: the labels' ranks are not wanted */
     double *aheads[2];             /* [rows]: the same, and of all tiles so far */
     void *top_value, *both_values; /* of a tile [rows, k], and with those so far [rows, 2 k], wide; NULL: not wanted */
@@ -32,16 +36,26 @@ typedef struct sweep {
 typedef struct tile {
     int64_t first, count;
     const void *weight, *bias, *class_weight;
+    void *narrow;           /* [rows, count] of dtype: factors in the sum, or derivatives by the logits */
+    void *stash;            /* [rows, count] of dtype: the factors, kept by the forward; NULL: not kept */
+    float *stash_reference; /* [rows]: the exponents' subtrahends in these factors */
 } tile;
 
-/* A tile's logits are s->logits [rows, count]. */
+/* A tile's logits are s->logits [rows, count]; with a stash the gradient has none. */
 struct head_loss {
+    /* Of a device's own kernels (shard_device.head_softmax), else 0: */
+    bool (*fits)(const shard_head *);
+    int64_t tile_bytes; /* of a tile's logits, about */
+    bool adds_bias;     /* to the logits, which are without it */
+    bool separate;      /* in the forward t->narrow is other memory than the logits */
     /* Sets the statistics of no classes. */
     shard_status (*begin)(sweep *, double *stats);
-    /* Adds the tile's statistics, and brings sum to the new maxima; the factors of the tile's rows in it are in s->narrow. sum
+    /* Adds the tile's statistics, and brings sum to the new maxima; the factors of the tile's rows in it are in t->narrow. sum
      * may be NULL. */
     shard_status (*forward)(sweep *, const tile *, double *stats, void *sum);
-    /* The derivatives by the logits are in s->narrow, with s->wide_derivatives also where the logits were. */
+    /* Completes the statistics and sums of all tiles. NULL: they are complete. */
+    shard_status (*end)(sweep *, double *stats, void *sum);
+    /* The derivatives by the logits are in t->narrow, with s->wide_derivatives also where the logits were. */
     shard_status (*gradient)(sweep *, const tile *, const shard_head_rows *);
 };
 

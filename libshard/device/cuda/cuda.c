@@ -84,6 +84,7 @@ static shard_status start(opened *device, int ordinal)
     SHARD_CUDA_TRY(cudaMemPoolSetAttribute(cuda->pool, cudaMemPoolReuseAllowInternalDependencies, &wait));
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
     device->device = (shard_device){.ops = &operations,
+                                    .head_softmax = &shard_cuda_head_softmax,
                                     .name = device->name,
                                     .state = cuda,
                                     .memory = device->memory,

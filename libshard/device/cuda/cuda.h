@@ -115,6 +115,8 @@ shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *mem
 void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 
+extern const struct head_loss shard_cuda_head_softmax; /* cuda_head_softmax.cu */
+
 #define SHARD_MEMORY_ENTRY(result, name, ...) result shard_cuda_##name(__VA_ARGS__);
 #define SHARD_PRODUCT_ENTRY SHARD_MEMORY_ENTRY
 #define SHARD_KERNEL_ENTRY SHARD_MEMORY_ENTRY
