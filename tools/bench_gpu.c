@@ -1,10 +1,10 @@
 /*
- * bench_gpu [--small] [--once head|fused|wide|arcface|sampled|resnet]: times the kernels and steps of a GPU, each with its lower
+ * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|arcface|sampled|resnet]: times the kernels and steps of a GPU, each with its lower
  * bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over the rate of a large
  * product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events, so
  * that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
  * code that it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py
- * makes a table of both. --once runs one thing one time, for a profiler.
+ * makes a table of both. --heads: training steps of heads alone; --once runs one thing one time, for a profiler.
  */
 #include "clock.h"
 
@@ -434,7 +434,7 @@ static const struct {
 } kinds[] = {{false, SHARD_BFLOAT16}, {true, SHARD_FLOAT32}, {false, SHARD_FLOAT32}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-static void bench_all(void)
+static void bench_all(bool heads)
 {
     /* 125001 and 15625, an eighth of 125000, are not multiples of 8. */
     static const int64_t classes[] = {125000, 250000, 125001, 15625};
@@ -442,6 +442,8 @@ static void bench_all(void)
     for (int i = 0; i < KINDS; i++)
         measure_product(kinds[i].tf32, kinds[i].dtype);
     bench_head_steps();
+    if (heads)
+        return;
     for (int k = 0; k < KINDS; k++)
         for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
             bench_head(classes[i], kinds[k].tf32, kinds[k].dtype);
@@ -455,6 +457,7 @@ static const struct {
     head_kind kind;
     int64_t classes, rows, features;
 } once_steps[] = {{"fused", FUSED, 125000, 2048, 2048},
+                  {"stashed", STASHED, 125000, 2048, 2048},
                   {"wide", FUSED, 1000000, 256, 512},
                   {"arcface", ARCFACE, 1000000, 256, 512},
                   {"sampled", SAMPLED, 1000000, 256, 512}};
@@ -484,14 +487,17 @@ static void run_once(const char *name)
 int main(int argc, char **argv)
 {
     const char *once = NULL;
+    bool heads = false;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--small") == 0)
             m.small = true;
+        else if (strcmp(argv[i], "--heads") == 0)
+            heads = true;
         else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc &&
                  (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "resnet") == 0 || find_step(argv[i + 1]) >= 0))
             once = argv[++i];
         else {
-            fprintf(stderr, "usage: bench_gpu [--small] [--once head|fused|wide|arcface|sampled|resnet]\n");
+            fprintf(stderr, "usage: bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|arcface|sampled|resnet]\n");
             return 2;
         }
     m.once = once != NULL;
@@ -503,6 +509,6 @@ int main(int argc, char **argv)
     if (once)
         run_once(once);
     else
-        bench_all();
+        bench_all(heads);
     return shard_finalize();
 }

@@ -7,6 +7,7 @@
 enum {
     TILE_BYTES = 32 << 20, /* of a tile's logits, and half of those of its gradient, about */
     TILE_UNIT = 256,       /* classes of a tile are a multiple of it: rows of logits then are aligned */
+    PART_BYTES = 16 << 20, /* of a gradient that is passed to a function: its receiver then reads it from a GPU's second-level cache */
     PLACE_UNIT = 256,      /* bytes: alignment in the stash */
 };
 
@@ -28,6 +29,14 @@ static int64_t choose_tile(const shard_head *h, const head_loss *loss)
     int64_t tiles = shard_divide_up(h->loss.cols, shard_max(most, TILE_UNIT)); /* of one size, about */
     int64_t even = tiles ? shard_divide_up(h->loss.cols, tiles) : 0;
     return shard_min(shard_round_up(even, TILE_UNIT), h->loss.cols);
+}
+
+/* Rows of a tile whose gradient is passed on at a time. */
+static int64_t part_rows(const sweep *s)
+{
+    int64_t most = PART_BYTES / (shard_max(s->h->in, 1) * (int64_t)shard_dtype_size(s->wide)) / TILE_UNIT * TILE_UNIT;
+    int64_t all = shard_head_tile ? shard_divide_up(s->tile, 2) : s->tile; /* tests have more than one part, too */
+    return shard_min(all, shard_max(most, TILE_UNIT));
 }
 
 /* Bytes of the factors of a tile of `classes` in the stash, and with the references of its rows. */
@@ -55,14 +64,15 @@ static size_t lay_out(sweep *s, bool gradient)
     int64_t rows = h->loss.rows;
     size_t offset = 0;
     bool apart = h->dtype != s->wide; /* then a tile's gradient is made when its logits have been read for the last time */
+    int64_t part = gradient ? part_rows(s) * h->in : 0;
     bool casts = h->weight_dtype != h->dtype;
-    s->logits = lay(s, &offset, (gradient && apart ? shard_max(rows, h->in) : rows) * s->tile, s->wide);
+    s->logits = lay(s, &offset, shard_max(rows * s->tile, apart ? part : 0), s->wide);
     s->narrow = apart || (s->loss->separate && !gradient) ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
     s->weight = casts || h->list || h->normalized ? lay(s, &offset, s->tile * h->in, h->dtype) : NULL;
     s->taken = casts && h->list && !h->normalized ? lay(s, &offset, s->tile * h->in, h->weight_dtype) : NULL;
     s->square = h->normalized ? lay(s, &offset, s->tile, SHARD_FLOAT64) : NULL;
     s->bias = !h->bias || h->weight_dtype == s->wide ? NULL : lay(s, &offset, s->tile, s->wide);
-    s->gradient = !gradient ? NULL : apart ? s->logits : lay(s, &offset, s->tile * h->in, s->wide);
+    s->gradient = !gradient ? NULL : apart ? s->logits : lay(s, &offset, part, s->wide);
     s->stats = lay(s, &offset, shard_max(rows, 1) * SHARD_CE_STATS, SHARD_FLOAT64); /* of binary losses one for all rows */
     s->center = lay(s, &offset, rows, SHARD_FLOAT64);
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
@@ -250,8 +260,9 @@ static shard_status sum_weight(sweep *s, bool accumulate, void *spread)
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
     shard_status status = SHARD_OK;
-    for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s->tile) {
-        int64_t rest = h->loss.cols - first, count = rest < s->tile ? rest : s->tile;
+    int64_t most = part_rows(s);
+    for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += most) {
+        int64_t count = shard_min(most, h->loss.cols - first);
         const void *rows = shard_head_element(h->weight, first * h->in, h->weight_dtype);
         if (!h->class_weight) {
             status = ops->sum_rows(s->device, count, h->in, 0, rows, h->weight_dtype, accumulate || first > 0, spread, s->wide);
@@ -328,17 +339,27 @@ shard_status shard_head_input_gradient(shard_device *device, const shard_head *h
     return status;
 }
 
-/* The gradient of the tile's rows from dz, which is t->narrow. Overwrites the logits. */
-static shard_status give_gradient(sweep *s, const tile *t, const shard_head_gradient *to)
+/* The gradient of `count` rows of the tile from `first` on, from dz, which is t->narrow. */
+static shard_status give_part(sweep *s, const tile *t, int64_t first, int64_t count, const shard_head_gradient *to)
 {
     const shard_head *h = s->h;
-    const shard_device_ops *ops = s->device->ops;
-    void *memory = to->weight ? (void *)shard_head_element(to->weight, t->first * h->in, h->weight_dtype) : s->gradient;
-    shard_matmul_shape shape = {.batch = 1, .m = t->count, .n = h->in, .k = h->loss.rows, .transpose_a = true, .ld_a = t->count};
+    int64_t row = t->first + first;
+    void *memory = to->weight ? (void *)shard_head_element(to->weight, row * h->in, h->weight_dtype) : s->gradient;
+    const void *derivatives = shard_head_element(t->narrow, first, h->dtype);
+    shard_matmul_shape shape = {.batch = 1, .m = count, .n = h->in, .k = h->loss.rows, .transpose_a = true, .ld_a = t->count};
     shape.accumulate = to->weight && to->accumulate;
     shape.wide_c = h->dtype != s->wide && (!to->weight || h->weight_dtype == s->wide);
-    SHARD_TRY(ops->matmul(s->device, &shape, t->narrow, h->x, memory, h->dtype));
-    return to->weight ? SHARD_OK : to->take(to->context, s->device, t->first, t->count, memory);
+    SHARD_TRY(s->device->ops->matmul(s->device, &shape, derivatives, h->x, memory, h->dtype));
+    return to->weight ? SHARD_OK : to->take(to->context, s->device, row, count, memory);
+}
+
+/* The same of all its rows. Overwrites the logits. */
+static shard_status give_gradient(sweep *s, const tile *t, const shard_head_gradient *to)
+{
+    int64_t most = to->weight ? t->count : part_rows(s);
+    for (int64_t first = 0; first < t->count; first += most)
+        SHARD_TRY(give_part(s, t, first, shard_min(most, t->count - first), to));
+    return SHARD_OK;
 }
 
 static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_rows *rows, const shard_head_gradient *to)

@@ -21,7 +21,7 @@ typedef struct sweep {
     void *taken;                   /* [tile, in] of the weight's type: rows of a list before they are cast; NULL: not needed */
     double *square;                /* [tile]: the sums of the squares of normalized rows; NULL: there are none */
     void *bias;                    /* [tile], wide; NULL: there is none, or it is */
-    void *gradient;                /* [tile, in], wide; where `narrow` has memory of its own, in that of the logits */
+    void *gradient;                /* of some rows of a tile, wide; where `narrow` has memory of its own, in that of the logits */
     bool wide_derivatives;         /* those by the logits are read from `logits`, too */
     double *stats, *center, *one;  /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
     float *reference, *largest;    /* [rows], of a loss with kernels of its own */
