@@ -7,7 +7,8 @@
 enum {
     TILE_BYTES = 32 << 20, /* of a tile's logits, and half of those of its gradient, about */
     TILE_UNIT = 256,       /* classes of a tile are a multiple of it: rows of logits then are aligned */
-    PART_BYTES = 16 << 20, /* of a gradient that is passed to a function: its receiver then reads it from a GPU's second-level cache */
+    PART_BYTES = 32 << 20, /* of a gradient that is passed to a function: its receiver then reads it from a GPU's second-level cache */
+    ALIGNED = 8,           /* classes: a GPU's products of another number are several times slower */
     PLACE_UNIT = 256,      /* bytes: alignment in the stash */
 };
 
@@ -20,10 +21,17 @@ static const head_loss *choose_loss(const shard_device *device, const shard_head
     return device->head_softmax && device->head_softmax->fits(h) ? device->head_softmax : &shard_head_softmax;
 }
 
+/* A GPU's products of a large tile are faster; of a large weight that is not much memory. */
+static int64_t tile_bytes(const shard_head *h, const head_loss *loss)
+{
+    int64_t weight = h->loss.cols * h->in * (int64_t)shard_dtype_size(h->weight_dtype);
+    return loss->fits ? shard_max(shard_min(weight / 8, 4 * (int64_t)TILE_BYTES), TILE_BYTES) : TILE_BYTES;
+}
+
 static int64_t choose_tile(const shard_head *h, const head_loss *loss)
 {
     int64_t width = shard_max(h->loss.rows + 1, h->in / 2), size = (int64_t)shard_dtype_size(shard_head_wide(h->dtype));
-    int64_t most = (loss->tile_bytes ? loss->tile_bytes : TILE_BYTES) / (width * size) / TILE_UNIT * TILE_UNIT;
+    int64_t most = tile_bytes(h, loss) / (width * size) / TILE_UNIT * TILE_UNIT;
     if (shard_head_tile)
         return shard_min(shard_head_tile, h->loss.cols);
     int64_t tiles = shard_divide_up(h->loss.cols, shard_max(most, TILE_UNIT)); /* of one size, about */
@@ -129,11 +137,13 @@ static shard_status take_weight(sweep *s, tile *t)
 static shard_status begin_tile(sweep *s, int64_t first, tile *t)
 {
     const shard_head *h = s->h;
-    int64_t rest = h->loss.cols - first, number = first / s->tile;
-    *t = (tile){.first = first, .count = rest < s->tile ? rest : s->tile, .narrow = s->narrow};
+    int64_t count = shard_min(s->tile, h->loss.cols - first), number = first / s->tile;
+    if (s->loss->fits && count > ALIGNED) /* the rest is a tile of its own */
+        count -= count % ALIGNED;
+    *t = (tile){.first = first, .count = count, .narrow = s->narrow};
     t->bias = shard_head_element(h->bias, first, h->weight_dtype);
     t->class_weight = shard_head_element(h->class_weight, first, s->wide);
-    if (number < s->stashed) {
+    if (number < s->stashed && first % s->tile == 0) {
         char *place = (char *)h->stash + (size_t)number * place_bytes(h, s->tile);
         t->stash = place;
         t->stash_reference = (float *)(place + factor_bytes(h, s->tile));
@@ -168,11 +178,13 @@ shard_status shard_head_narrow(sweep *s, const tile *t)
 
 /* ---- forward ---- */
 
-static shard_status add_tile(sweep *s, int64_t first, double *stats, void *sum)
+/* Of the tile from *first on; *first becomes that of the next one. */
+static shard_status add_tile(sweep *s, int64_t *first, double *stats, void *sum)
 {
     const shard_head *h = s->h;
     tile t;
-    SHARD_TRY(begin_tile(s, first, &t));
+    SHARD_TRY(begin_tile(s, *first, &t));
+    *first += t.count;
     if (t.stash)
         t.narrow = t.stash;
     SHARD_TRY(compute_logits(s, &t));
@@ -193,8 +205,8 @@ shard_status shard_head_forward_composed(shard_device *device, const shard_head 
     shard_status status = sweep_begin(&s, device, h, false);
     if (status == SHARD_OK)
         status = s.loss->begin(&s, stats);
-    for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s.tile)
-        status = add_tile(&s, first, stats, sum);
+    for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK;)
+        status = add_tile(&s, &first, stats, sum);
     if (status == SHARD_OK && s.loss->end)
         status = s.loss->end(&s, stats, sum);
     sweep_end(&s);
@@ -362,19 +374,21 @@ static shard_status give_gradient(sweep *s, const tile *t, const shard_head_grad
     return SHARD_OK;
 }
 
-static shard_status gradient_of_tile(sweep *s, int64_t first, const shard_head_rows *rows, const shard_head_gradient *to)
+/* Of the tile from *first on; *first becomes that of the next one. */
+static shard_status gradient_of_tile(sweep *s, int64_t *first, const shard_head_rows *rows, const shard_head_gradient *to)
 {
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
     tile t;
-    SHARD_TRY(begin_tile(s, first, &t));
+    SHARD_TRY(begin_tile(s, *first, &t));
+    *first += t.count;
     if (!t.stash)
         SHARD_TRY(compute_logits(s, &t));
     SHARD_TRY(s->loss->gradient(s, &t, rows));
     if (to->bias) {
         shard_dtype from = h->weight_dtype == s->wide ? s->wide : h->dtype;
         SHARD_TRY(ops->sum_rows(s->device, h->loss.rows, t.count, 0, from == s->wide ? s->logits : t.narrow, from,
-                                to->accumulate_bias, (void *)shard_head_element(to->bias, first, h->weight_dtype),
+                                to->accumulate_bias, (void *)shard_head_element(to->bias, t.first, h->weight_dtype),
                                 h->weight_dtype));
     }
     if (to->input) {
@@ -391,8 +405,8 @@ shard_status shard_head_weight_gradient_composed(shard_device *device, const sha
     sweep s;
     shard_status status = sweep_begin(&s, device, h, !to->weight);
     s.wide_derivatives = to->bias && h->weight_dtype == s.wide;
-    for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK; first += s.tile)
-        status = gradient_of_tile(&s, first, rows, to);
+    for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK;)
+        status = gradient_of_tile(&s, &first, rows, to);
     sweep_end(&s);
     return status;
 }

@@ -45,9 +45,8 @@ typedef struct tile {
 struct head_loss {
     /* Of a device's own kernels (shard_device.head_softmax), else 0: */
     bool (*fits)(const shard_head *);
-    int64_t tile_bytes; /* of a tile's logits, about */
-    bool adds_bias;     /* to the logits, which are without it */
-    bool separate;      /* in the forward t->narrow is other memory than the logits */
+    bool adds_bias; /* to the logits, which are without it */
+    bool separate;  /* in the forward t->narrow is other memory than the logits */
     /* Sets the statistics of no classes. */
     shard_status (*begin)(sweep *, double *stats);
     /* Adds the tile's statistics, and brings sum to the new maxima; the factors of the tile's rows in it are in t->narrow. sum

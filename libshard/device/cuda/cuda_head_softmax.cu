@@ -17,9 +17,13 @@ extern "C" {
 using namespace shard;
 
 enum {
-    TEAM = 512, /* threads of a row in the forward: with two blocks a multiprocessor, 256 rows fill a GPU */
-    LAG = 8,    /* exponentials are at most exp(8) = 2981, which float16 has */
-    TILE_BYTES = 32 << 20,
+    LAG = 8, /* exponentials are at most exp(8) = 2981, which float16 has */
+    /* Threads of a row in the forward: for rows of up to SHORT columns few, so that each has enough to read between the sums of
+     * the block; for longer ones so many that 256 rows fill a GPU. */
+    SHORT = 8192,
+    SHORT_TEAM = 128,
+    LONG_TEAM = 512,
+    THREADS = 1024, /* of a multiprocessor, at least */
 };
 
 struct Tile {
@@ -94,7 +98,7 @@ struct Found {
 };
 
 /* Exponentials relative to `reference`, of one row. */
-template <class U, bool RANKED>
+template <class U, int TEAM, bool RANKED>
 static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, int64_t label, float reference)
 {
     Found found = {-INFINITY, 0, 0};
@@ -143,7 +147,7 @@ static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, in
 }
 
 /* The largest logit of a row. */
-static __device__ inline float largest_of(const Tile &t, int64_t row, int64_t label)
+template <int TEAM> static __device__ inline float largest_of(const Tile &t, int64_t row, int64_t label)
 {
     const float *x = t.logits + row * t.shape.cols;
     float largest = -INFINITY, shift = t.shift_of(row);
@@ -179,15 +183,16 @@ static __device__ inline void add_row(const Forward<U> &t, int64_t row, int64_t 
     stats[SHARD_CE_WEIGHT] += weight;
 }
 
-template <class U, bool RANKED> static __global__ void __launch_bounds__(TEAM, 2) forward_tile(Forward<U> t)
+template <class U, int TEAM, bool RANKED>
+static __global__ void __launch_bounds__(TEAM, THREADS / TEAM) forward_tile(Forward<U> t)
 {
     for (int64_t row = blockIdx.x; row < t.shape.rows; row += gridDim.x) {
         int64_t label = t.label(row);
-        float old = t.reference[row], reference = old == -INFINITY ? largest_of(t, row, label) : old;
-        Found found = exponentials<U, RANKED>(t, row, label, reference);
+        float old = t.reference[row], reference = old == -INFINITY ? largest_of<TEAM>(t, row, label) : old;
+        Found found = exponentials<U, TEAM, RANKED>(t, row, label, reference);
         if (found.largest > reference + LAG) {
             reference = found.largest;
-            found = exponentials<U, RANKED>(t, row, label, reference);
+            found = exponentials<U, TEAM, RANKED>(t, row, label, reference);
         }
         bool moves = old != -INFINITY && old != reference;
         double by = moves ? exp((double)old - (double)reference) : 1;
@@ -242,7 +247,8 @@ template <class U> struct Gradient : Tile {
 /* The numbers of a row: derivatives are factor exp(z - center) or factor e, and less `keep` at the label, times `slope`. */
 struct RowFactors {
     float factor, center, keep, slope;
-    int64_t label, ignored;
+    int64_t label;
+    bool ignored;
 };
 
 template <class U> static __device__ inline RowFactors factors_of(const Gradient<U> &t, int64_t row)
@@ -252,7 +258,7 @@ template <class U> static __device__ inline RowFactors factors_of(const Gradient
     f.label = t.label(row);
     f.ignored = t.ignores(row);
     f.center = (float)lse;
-    f.factor = (float)(scale * t.slope[row] * exp((t.stash ? (double)t.kept[row] : (double)f.center) - lse));
+    f.factor = (float)(scale * t.slope[row]) * exp_relative((float)((t.stash ? (double)t.kept[row] : (double)f.center) - lse), 0.0F);
     f.keep = (float)scale;
     if (f.label >= 0 && t.class_weight)
         f.keep *= t.class_weight[f.label];
@@ -278,25 +284,20 @@ static __device__ inline void differentiate(const RowFactors &f, int64_t start, 
 }
 
 /* Z: of what is read, logits if float. */
-template <class Z, class U> static __global__ void gradient_tile(Gradient<U> t, const Z *from, Rows shape)
+template <class Z, class U> static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(Gradient<U> t, const Z *from, Rows shape)
 {
     constexpr bool EXPONENTIALS = !std::is_same<Z, float>::value;
-    __shared__ RowFactors shared;
     for (int64_t index = blockIdx.x; index < shape.rows * shape.pieces; index += gridDim.x) {
         int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, at = row * shape.cols + start;
-        __syncthreads(); /* the last piece's readers are done */
-        if (threadIdx.x == 0)
-            shared = factors_of(t, row);
-        __syncthreads();
-        const RowFactors f = shared;
+        const RowFactors f = factors_of(t, row);
         const Z *x = from + at;
         U *out = t.out + at;
         float *wide = t.wide ? t.wide + at : NULL, shift = t.shift_of(row);
         int64_t label = f.label < 0 ? -1 : f.label - start;
         Tile part = t;
         part.bias = t.bias ? t.bias + start : NULL;
-        walk(
+        walk<EXPONENTIALS ? PACKS / 2 : PACKS>(
             Cut<Z>(x, count, t.packed), (int)threadIdx.x, BLOCK,
             [&](auto &first) {
                 enum { COUNT = sizeof first / sizeof *first, SIZE = Pack<Z>::SIZE };
@@ -390,7 +391,10 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
         form.ahead = h->ahead;
         form.out = sum || t->stash ? (U *)t->narrow : NULL;
         form.packed = !form.out || packs_alike(form.logits, sizeof(float), form.out, sizeof(U));
-        return launch(s->device, h->ahead ? forward_tile<U, true> : forward_tile<U, false>, blocks, TEAM, form);
+        auto run = [&](auto kernel, int team) { return launch(s->device, kernel, blocks, team, form); };
+        if (t->count <= SHORT)
+            return run(h->ahead ? forward_tile<U, SHORT_TEAM, true> : forward_tile<U, SHORT_TEAM, false>, SHORT_TEAM);
+        return run(h->ahead ? forward_tile<U, LONG_TEAM, true> : forward_tile<U, LONG_TEAM, false>, LONG_TEAM);
     });
 }
 
@@ -428,4 +432,4 @@ static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *row
     });
 }
 
-extern "C" const head_loss shard_cuda_head_softmax = {fits, TILE_BYTES, true, true, begin, forward, end, gradient};
+extern "C" const head_loss shard_cuda_head_softmax = {fits, true, true, begin, forward, end, gradient};
