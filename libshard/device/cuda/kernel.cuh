@@ -108,8 +108,8 @@ template <class Body> shard_status by_dtype(shard_dtype dtype, Body &&body)
 
 /* ---- packs ---- */
 
-/* A pack is moved in one access: N elements of at most 16 bytes in all. */
-template <class T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T)) Pack {
+/* N elements that are moved in one access, or, above 16 bytes, in accesses of 16. */
+template <class T, int N = 16 / sizeof(T)> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
     enum { SIZE = N };
     T value[N];
 };
@@ -129,19 +129,27 @@ template <int BYTES> using Word = typename WordOf<BYTES>::type;
 #define SHARD_CHECK_ALIGNED(pointer, bytes) assert((uintptr_t)(pointer) % (bytes) == 0)
 #endif
 
-/* A pack from or to memory that is aligned to its size, in one access. */
+/* A pack from or to memory that is aligned as the pack is. */
 template <class T, int N = 16 / sizeof(T)> static __device__ inline Pack<T, N> load_pack(const T *from)
 {
+    using Access = Word<alignof(Pack<T, N>)>;
     Pack<T, N> pack;
-    SHARD_CHECK_ALIGNED(from, sizeof pack);
-    *(Word<sizeof pack> *)&pack = *(const Word<sizeof pack> *)from;
+    SHARD_CHECK_ALIGNED(from, sizeof(Access));
+    *(Access *)&pack = *(const Access *)from;
+    if constexpr (sizeof pack > sizeof(Access)) /* packs of one access stay a plain assignment, which compiles best */
+        for (size_t k = 1; k < sizeof pack / sizeof(Access); k++)
+            ((Access *)&pack)[k] = ((const Access *)from)[k];
     return pack;
 }
 template <class T, int N> static __device__ inline void store_pack(T *to, const Pack<T, N> &pack)
 {
-    SHARD_CHECK_ALIGNED(to, sizeof pack);
+    using Access = Word<alignof(Pack<T, N>)>;
+    SHARD_CHECK_ALIGNED(to, sizeof(Access));
     /* A plain assignment may be cut up into stores of its elements. */
-    __stcg((Word<sizeof pack> *)to, *(const Word<sizeof pack> *)&pack);
+    __stcg((Access *)to, *(const Access *)&pack);
+    if constexpr (sizeof pack > sizeof(Access))
+        for (size_t k = 1; k < sizeof pack / sizeof(Access); k++)
+            __stcg((Access *)to + k, ((const Access *)&pack)[k]);
 }
 
 /* Whether all of the pointers (NULL counts) are multiples of 16. */
