@@ -9,7 +9,7 @@ using namespace shard;
 
 enum Flag { FIRST = 1 /* the states are not read */, TO_GRADIENT = 2 /* the result goes there */ };
 
-template <class R> struct Rule {
+template <class R> struct AdamRule {
     R beta1, blend1, beta2, blend2, eps;
     R decay; /* added to the gradient */
     R root_correction, keep, rate;
@@ -20,16 +20,13 @@ template <class R> struct Rule {
     /* The factors of this step. */
     struct Now {
         R scale, root, keep, rate;
+        bool starts;
     };
-    __device__ bool is_first() const
-    {
-        return factors ? factors->first != 0 : (bool)(flags & FIRST);
-    }
     __device__ Now now() const
     {
         if (factors)
-            return {scalar<R>(grad_scale), (R)factors->root_correction, (R)factors->keep, (R)factors->rate};
-        return {scalar<R>(grad_scale), root_correction, keep, rate};
+            return {scalar<R>(grad_scale), (R)factors->root_correction, (R)factors->keep, (R)factors->rate, factors->first != 0};
+        return {scalar<R>(grad_scale), root_correction, keep, rate, (flags & FIRST) != 0};
     }
     /* The result; state: exp_avg, exp_avg_sq, max_exp_avg_sq become the new ones. */
     template <bool AMSGRAD> __device__ R step(const Now &now, R gradient, R old, R state[3]) const
@@ -42,86 +39,45 @@ template <class R> struct Rule {
     }
 };
 
-template <class T, bool AMSGRAD> struct Adam {
-    using R = Real<T>;
-    Rule<R> by;
-    T *gradient, *parameter;
-    T *exp_avg, *exp_avg_sq, *max_exp_avg_sq; /* the last one NULL if not AMSGRAD */
+/* Three states: AMSGrad. */
+template <int STATES, class Arrays> struct Adam {
+    using R = typename Arrays::R;
+    enum { BLOCKS = Arrays::AHEAD == 1 ? 4 : 0 };
+    AdamRule<R> by;
+    typename AdamRule<R>::Now now;
+    Arrays arrays;
 
-    template <int N> struct In {
-        Pack<T, N> gradient, parameter, average, square, highest;
-    };
+    template <int N> using In = typename Arrays::template In<N>;
     template <int N> __device__ In<N> load(int64_t i) const
     {
-        In<N> in = {};
-        in.gradient = load_pack<T, N>(gradient + i);
-        in.parameter = load_pack<T, N>(parameter + i);
-        if (by.is_first())
-            return in;
-        in.average = load_pack<T, N>(exp_avg + i);
-        in.square = load_pack<T, N>(exp_avg_sq + i);
-        if (AMSGRAD)
-            in.highest = load_pack<T, N>(max_exp_avg_sq + i);
-        return in;
+        return arrays.template load<N>(i, !now.starts);
     }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
-        Pack<T, N> new_average, new_square, new_highest, out;
-        auto now = by.now();
+        R out[N], states[STATES][N];
         for (int k = 0; k < N; k++) {
-            R state[3] = {to_real(in.average.value[k]), to_real(in.square.value[k]), to_real(in.highest.value[k])};
-            R old = to_real(in.parameter.value[k]);
-            out.value[k] = round_to<T>(by.template step<AMSGRAD>(now, to_real(in.gradient.value[k]), old, state));
-            new_average.value[k] = round_to<T>(state[0]);
-            new_square.value[k] = round_to<T>(state[1]);
-            new_highest.value[k] = round_to<T>(state[2]);
-        }
-        store_pack(exp_avg + i, new_average);
-        store_pack(exp_avg_sq + i, new_square);
-        if (AMSGRAD)
-            store_pack(max_exp_avg_sq + i, new_highest);
-        store_pack((by.flags & TO_GRADIENT ? gradient : parameter) + i, out);
-    }
-};
-
-template <bool AMSGRAD, class Rows> struct MixedAdam {
-    Rule<float> by;
-    MixedUpdate<Rows> update;
-
-    template <int N> using In = MixedIn<N>;
-    template <int N> __device__ In<N> load(int64_t i) const
-    {
-        In<N> in = {};
-        load_typed<N>(update.gradient, i, in.gradient);
-        update.template load_value<N>(i, in.value);
-        for (int s = 0; s < (AMSGRAD ? 3 : 2) && !by.is_first(); s++)
-            update.template load_state<N>(s, i, in.state[s]);
-        return in;
-    }
-    template <int N> __device__ void store(int64_t i, const In<N> &in) const
-    {
-        float out[N], states[3][N];
-        auto now = by.now();
-        for (int k = 0; k < N; k++) {
-            float state[3] = {in.state[0][k], in.state[1][k], in.state[2][k]};
-            out[k] = by.template step<AMSGRAD>(now, in.gradient[k], in.value[k], state);
-            for (int s = 0; s < 3; s++)
+            R state[3];
+            for (int s = 0; s < STATES; s++)
+                state[s] = to_real(in.state[s].value[k]);
+            out[k] = by.template step<STATES == 3>(now, to_real(in.gradient.value[k]), to_real(in.value.value[k]), state);
+            for (int s = 0; s < STATES; s++)
                 states[s][k] = state[s];
         }
-        for (int s = 0; s < (AMSGRAD ? 3 : 2); s++)
-            update.template store_state<N>(s, i, states[s]);
+#pragma unroll
+        for (int s = 0; s < STATES; s++)
+            arrays.template store_state<N>(s, in.at, states[s]);
         if (by.flags & TO_GRADIENT)
-            store_typed<N>(update.gradient, i, out);
+            arrays.template store_gradient<N>(i, out);
         else
-            update.template store_value<N>(i, out);
+            arrays.template store_value<N>(in.at, out);
     }
 };
 
 /* decay: added to the gradient. */
-template <class R> static Rule<R> rule_of(const shard_update *u, const shard_adam_arguments *o, bool lamb)
+template <class R> static AdamRule<R> rule_of(const shard_update *u, const shard_adam_arguments *o, bool lamb)
 {
     shard_step_factors factors = shard_adam_factors(u, o, lamb);
-    Rule<R> by = {};
+    AdamRule<R> by = {};
     by.beta1 = (R)o->beta1;
     by.blend1 = (R)(1 - o->beta1);
     by.beta2 = (R)o->beta2;
@@ -137,63 +93,26 @@ template <class R> static Rule<R> rule_of(const shard_update *u, const shard_ada
     return by;
 }
 
-template <class T, bool AMSGRAD>
-static shard_status run(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *o, bool lamb)
+template <int STATES>
+static shard_status run(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *o,
+                        bool lamb, const shard_update_types &types)
 {
-    return run_maps<Pack<T>::SIZE, 2>(device, count, [&](int64_t i, int64_t *n, bool *aligned) {
-        const shard_update *u = &updates[i];
-        Adam<T, AMSGRAD> body = {};
-        body.by = rule_of<Real<T>>(u, o, lamb);
-        body.gradient = (T *)u->gradient;
-        body.parameter = (T *)u->value;
-        body.exp_avg = (T *)u->state[0];
-        body.exp_avg_sq = (T *)u->state[1];
-        body.max_exp_avg_sq = AMSGRAD ? (T *)u->state[2] : NULL;
-        *n = u->size;
-        *aligned = aligned16(body.gradient, body.parameter, body.exp_avg, body.exp_avg_sq, body.max_exp_avg_sq);
-        return body;
-    });
-}
-
-template <bool AMSGRAD, class Rows>
-static shard_status run_mixed(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *o,
-                              bool lamb, const shard_update_types &types)
-{
-    return run_maps<MIXED_PACK, 2>(device, count, [&](int64_t i, int64_t *n, bool *aligned) {
-        const shard_update *u = &updates[i];
-        MixedAdam<AMSGRAD, Rows> body = {};
-        body.by = rule_of<float>(u, o, lamb);
-        body.update = mixed_of<Rows>(u, types);
-        *n = u->size;
-        *aligned = aligned_packs(body.update);
-        return body;
-    });
-}
-
-static shard_status run_typed(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *o,
-                              bool lamb, const shard_update_types &types)
-{
-    bool amsgrad = o->amsgrad && !lamb;
-    if (is_mixed(types, count, updates))
-        return by_rows(updates, [&](auto rows) {
-            using Rows = decltype(rows);
-            return amsgrad ? run_mixed<true, Rows>(device, count, updates, o, lamb, types)
-                           : run_mixed<false, Rows>(device, count, updates, o, lamb, types);
-        });
-    return by_float(types.value, [&](auto t) {
-        using T = decltype(t);
-        return amsgrad ? run<T, true>(device, count, updates, o, lamb) : run<T, false>(device, count, updates, o, lamb);
+    return by_arrays<STATES>(count, updates, types, [&](auto arrays) {
+        using Body = Adam<STATES, decltype(arrays)>;
+        return run_updates<Body>(device, count, updates, types,
+                                 [&](const shard_update *u) { return rule_of<typename Body::R>(u, o, lamb); });
     });
 }
 
 shard_status shard_cuda_adam(shard_device *device, int64_t count, const shard_update *updates, const shard_adam_arguments *options,
                              shard_update_types types)
 {
-    return run_typed(device, count, updates, options, false, types);
+    return options->amsgrad ? run<3>(device, count, updates, options, false, types)
+                            : run<2>(device, count, updates, options, false, types);
 }
 
 shard_status shard_cuda_lamb_update(shard_device *device, int64_t count, const shard_update *updates,
                                     const shard_adam_arguments *options, shard_update_types types)
 {
-    return run_typed(device, count, updates, options, true, types);
+    return run<2>(device, count, updates, options, true, types);
 }

@@ -24,14 +24,15 @@ struct Doubles {
 };
 
 template <class Rows> struct Floats {
-    MixedUpdate<Rows> update;
+    MixedUpdate<2, Rows> update;
 
-    template <int N> __device__ void load_gradient(int64_t i, float *to) const { load_typed<N>(update.gradient, i, to); }
-    template <int N> __device__ void load_value(int64_t i, float *to) const { update.template load_value<N>(i, to); }
-    template <int N> __device__ void load_average(int64_t i, float *to) const { update.template load_state<N>(1, i, to); }
-    template <int N> __device__ void store_value(int64_t i, float *x) const { update.template store_value<N>(i, x); }
-    template <int N> __device__ void store_average(int64_t i, float *x) const { update.template store_state<N>(1, i, x); }
+    __device__ int64_t at(int64_t i) const { return update.index_of(i); }
     __device__ int64_t row_of(int64_t row) const { return update.row_of(row); }
+    template <int N> __device__ void load_gradient(int64_t i, float *to) const { load_typed<N>(update.gradient, i, to); }
+    template <int N> __device__ void load_value(int64_t i, float *to) const { update.template load_value<N>(at(i), to); }
+    template <int N> __device__ void load_average(int64_t i, float *to) const { update.template load_state<N>(1, at(i), to); }
+    template <int N> __device__ void store_value(int64_t i, float *x) const { update.template store_value<N>(at(i), x); }
+    template <int N> __device__ void store_average(int64_t i, float *x) const { update.template store_state<N>(1, at(i), x); }
 };
 
 template <class R, class Arrays> struct Rowwise {
@@ -152,10 +153,10 @@ shard_status shard_cuda_rowwise(shard_device *device, int64_t count, const shard
         return run<double, Doubles>(device, count, updates, options, [&](const shard_update *u, Rowwise<double, Doubles> *item) {
             item->arrays = {(double *)u->gradient, (double *)u->value, item->averages ? (double *)u->state[1] : NULL};
         });
-    return by_rows(updates, [&](auto rows) {
+    return by_rows(count, updates, [&](auto rows) {
         using Arrays = Floats<decltype(rows)>;
         return run<float, Arrays>(device, count, updates, options, [&](const shard_update *u, Rowwise<float, Arrays> *item) {
-            item->arrays.update = mixed_of<decltype(rows)>(u, types);
+            set_arrays(&item->arrays.update, u, types);
             item->arrays.update.state[0] = {NULL, SHARD_FLOAT32}; /* the rows' numbers are no array of the elements */
             item->packed = u->columns % MIXED_PACK == 0 && aligned_packs(item->arrays.update);
         });

@@ -25,7 +25,10 @@ struct Divisor {
     uint64_t factor; /* of 32 bits; 64-bit fields leave no gaps between kernels' arguments */
     uint64_t shift;
 
-    explicit Divisor(int64_t size_ = 1) : size(size_), factor(0), shift(0)
+    Divisor() : Divisor(1)
+    {
+    }
+    explicit Divisor(int64_t size_) : size(size_), factor(0), shift(0)
     {
         while (shift < 33 && (uint64_t)1 << shift < (uint64_t)size)
             shift++;

@@ -58,19 +58,26 @@ template <int PACK, int AHEAD, class Body> shard_status run_map(shard_device *de
     return launch(device, map<PACK, AHEAD, Body>, blocks_for(device, packs ? packs : n, BLOCK), BLOCK, n, packs, body);
 }
 
-/* ---- lists ---- */
+/* ---- lists ----
+ *
+ * An item of a list has
+ *     __device__ auto begin() const; // the body, with what is the same for all elements but lies in memory
+ * which each thread calls once, and
+ *     enum { BLOCKS }; // of a multiprocessor that have room in its registers; 0: as many as the compiler finds right
+ */
 
 template <class Body> struct Mapped {
     int64_t n, packs;
     Body body;
 };
 
-template <int PACK, int AHEAD, class Body> static __global__ void map_list(const __grid_constant__ List<Mapped<Body>> list)
+template <int PACK, int AHEAD, class Body>
+static __global__ void __launch_bounds__(BLOCK, Body::BLOCKS) map_list(const __grid_constant__ List<Mapped<Body>> list)
 {
     Part part = list.part();
     Mapped<Body> item = list.item[part.item];
     map_elements<PACK, AHEAD>((int64_t)part.block * BLOCK + threadIdx.x, (int64_t)part.blocks * BLOCK, item.n, item.packs,
-                              item.body);
+                              item.body.begin());
 }
 
 /* Runs `count` bodies as run_map does one, in few launches: body_of(i, &n, &aligned) is the i-th. */
