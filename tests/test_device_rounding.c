@@ -214,6 +214,92 @@ START_TEST(mixtures_are_float32_rounded)
 }
 END_TEST
 
+/* Types that a device may have kernels of their own for. */
+static const shard_update_types common[] = {
+    {SHARD_BFLOAT16, SHARD_BFLOAT16, {SHARD_BFLOAT16, SHARD_BFLOAT16, SHARD_BFLOAT16}},
+    {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_BFLOAT16, SHARD_BFLOAT16, SHARD_BFLOAT16}},
+    {SHARD_BFLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_FLOAT32, SHARD_FLOAT32}},
+    {SHARD_BFLOAT16, SHARD_BFLOAT16, {SHARD_FLOAT32, SHARD_FLOAT32, SHARD_FLOAT32}},
+    {SHARD_FLOAT16, SHARD_FLOAT16, {SHARD_FLOAT16, SHARD_FLOAT16, SHARD_FLOAT16}},
+    {SHARD_FLOAT16, SHARD_FLOAT32, {SHARD_FLOAT16, SHARD_FLOAT16, SHARD_FLOAT16}},
+    {SHARD_FLOAT16, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_FLOAT32, SHARD_FLOAT32}},
+    {SHARD_FLOAT16, SHARD_FLOAT16, {SHARD_FLOAT32, SHARD_FLOAT32, SHARD_FLOAT32}},
+    {SHARD_FLOAT32, SHARD_FLOAT32, {SHARD_FLOAT32, SHARD_FLOAT32, SHARD_FLOAT32}},
+};
+enum { COMMON = sizeof common / sizeof *common };
+
+enum { SOME = 9 /* updates of a list */, KINDS = 6 };
+
+/* Rows of the gradient, and columns; of the value are twice as many rows. */
+static const int64_t some_rows[SOME] = {1, 7, 5, 0, 8, 3, 33, 1, 41}, some_columns[SOME] = {1, 1, 12, 8, 8, 64, 31, 33001, 264};
+
+/* The arrays of an update number i, some of which are not aligned. */
+static shard_update some_update(int i, const shard_update_types *types, bool listed, bool replayed, int64_t step)
+{
+    int64_t rows = some_rows[i], columns = some_columns[i], size = rows * columns, offset = i % 3 == 1 ? 1 : 0;
+    double factors[] = {0.5, 1.25}, of_replay[] = {0.07, step == 1, 1.1, 0.98, -0.2, (double)step};
+    shard_update u = {.size = size, .columns = columns, .lr = 0.1 + 0.01 * i, .weight_decay = i % 4 ? 0.02 : 0, .step = step};
+    u.grad_scale = i % 2 ? array_of(1, SHARD_FLOAT64, &factors[0]) : NULL;
+    u.trust_ratio = i % 5 ? array_of(1, SHARD_FLOAT64, &factors[1]) : NULL;
+    u.factors = replayed && i % 2 ? array_of(6, SHARD_FLOAT64, of_replay) : NULL;
+    u.gradient = (char *)array_noise(size + offset, types->gradient, (uint64_t)i, -2, 2) +
+                 offset * (int64_t)shard_dtype_size(types->gradient);
+    u.value = (char *)array_noise(2 * size + offset, types->value, (uint64_t)i + 20, -2, 2) +
+              offset * (int64_t)shard_dtype_size(types->value);
+    for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+        u.state[s] = array_noise(2 * size, types->state[s], (uint64_t)(i + 40 + s), s ? 0.25 : -2, 2);
+    if (listed) {
+        int64_t *row = array_new(rows + 1, SHARD_INT64);
+        for (int64_t k = 0; k < rows; k++)
+            row[k] = 5 + (k % 2 ? 2 * rows - k : k);
+        u.rows = row;
+        u.row0 = 5;
+    }
+    return u;
+}
+
+static void take_step(shard_device *device, int kind, int64_t count, const shard_update *updates, shard_update_types types)
+{
+    shard_sgd_arguments sgd = {.momentum = kind ? 0.9 : 0, .dampening = kind == 2 ? 0 : 0.125, .nesterov = kind == 2};
+    shard_adam_arguments adam = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .decoupled = kind == 4, .amsgrad = kind == 5};
+    if (kind < 3)
+        RUN(device, sgd, count, updates, &sgd, types);
+    else if (kind == 3)
+        RUN(device, lamb_update, count, updates, &adam, types);
+    else
+        RUN(device, adam, count, updates, &adam, types);
+}
+
+/* With an update more that has a compensation, for which a device's kernels for certain types are not made, a list gives the same
+ * bits. The rows of a list, and the factors of a replay, are for devices that have them. */
+START_TEST(a_compensation_elsewhere_changes_no_bits)
+{
+    shard_update_types types = common[_i];
+    bool half = shard_dtype_size(types.value) == 2;
+    shard_device *device;
+    for (int set = 0; (device = kernel_device(set)); set++)
+        for (int kind = 0; kind < KINDS; kind++)
+            for (int listed = half ? 0 : 1; listed <= (device->lists_rows ? 1 : 0); listed++)
+                for (int64_t step = 1; step < 3; step++) {
+                    shard_update x[SOME], y[SOME + 1];
+                    for (int i = 0; i < SOME; i++) {
+                        x[i] = some_update(i, &types, listed, device->lists_rows, step);
+                        y[i] = some_update(i, &types, listed, device->lists_rows, step);
+                    }
+                    y[SOME] = some_update(0, &types, listed, false, step);
+                    y[SOME].compensation = array_noise(2, types.value, 1, 0, 0);
+                    take_step(device, kind, SOME, x, types);
+                    take_step(device, kind, SOME + 1, y, types);
+                    for (int i = 0; i < SOME; i++) {
+                        check_same(types.gradient, x[i].size, x[i].gradient, y[i].gradient, "gradient");
+                        check_same(types.value, 2 * x[i].size, x[i].value, y[i].value, "value");
+                        for (int s = 0; s < SHARD_OPTIMIZER_STATES; s++)
+                            check_same(types.state[s], 2 * x[i].size, x[i].state[s], y[i].state[s], "state");
+                    }
+                }
+}
+END_TEST
+
 /* exp_avg_sq in bfloat16 follows the squares of the gradients if it is rounded at random, and not if to the nearest. */
 START_TEST(slow_averages_move)
 {
@@ -314,6 +400,7 @@ int main(void)
     tcase_add_loop_test(all, rounding_has_no_bias, 0, 2);
     tcase_add_loop_test(all, division_does_not_matter, 0, 2);
     tcase_add_loop_test(all, mixtures_are_float32_rounded, 0, MIXTURES);
+    tcase_add_loop_test(all, a_compensation_elsewhere_changes_no_bits, 0, COMMON);
     tcase_add_test(all, slow_averages_move);
     tcase_add_loop_test(all, compensation_keeps_what_rounding_takes, 0, COMPENSATED);
     tcase_add_test(all, infinities_and_zeros);

@@ -108,6 +108,7 @@ const shard_update *shadow_of_shard_update(int64_t count, const shard_update *li
 {
     shard_update *copy = copy_list(list, count, sizeof *copy);
     for (int64_t i = 0; i < count; i++) {
+        copy[i].factors = shadow_in(list[i].factors);
         copy[i].grad_scale = shadow_in(list[i].grad_scale);
         copy[i].trust_ratio = shadow_in(list[i].trust_ratio);
         copy[i].gradient = shadow_inout(list[i].gradient);
