@@ -79,6 +79,7 @@ static void same_results(shard_group *world, void *context)
     const int count = 4;
     const shard_dtype dtype = *(const shard_dtype *)context;
     shard_head_tile = small_tile();
+    shard_head_part = GPU_TILE / 2 + 1;
     for (int form = 0; form < HEAD_FORMS; form++)
         for (int d = 0; d < HEAD_DTYPES; d++)
             SHARD_SCOPE

@@ -12,7 +12,7 @@ enum {
     PLACE_UNIT = 256,      /* bytes: alignment in the stash */
 };
 
-int64_t shard_head_tile;
+int64_t shard_head_tile, shard_head_part;
 
 static const head_loss *choose_loss(const shard_device *device, const shard_head *h)
 {
@@ -43,8 +43,7 @@ static int64_t choose_tile(const shard_head *h, const head_loss *loss)
 static int64_t part_rows(const sweep *s)
 {
     int64_t most = PART_BYTES / (shard_max(s->h->in, 1) * (int64_t)shard_dtype_size(s->wide)) / TILE_UNIT * TILE_UNIT;
-    int64_t all = shard_head_tile ? shard_divide_up(s->tile, 2) : s->tile; /* tests have more than one part, too */
-    return shard_min(all, shard_max(most, TILE_UNIT));
+    return shard_min(s->tile, shard_head_part ? shard_head_part : shard_max(most, TILE_UNIT));
 }
 
 /* Bytes of the factors of a tile of `classes` in the stash, and with the references of its rows. */

@@ -171,8 +171,9 @@ shard_status shard_head_sum_weight(shard_device *, const shard_head *, bool accu
  * loss.col0 on, as the entry top_k. k > 0. Of the loss the ranges of rows and classes are read. */
 shard_status shard_head_top_k(shard_device *, const shard_head *, int64_t k, void *value, int64_t *index);
 
-/* Classes of a tile at most; 0: as the device chooses. Only tests set it. */
-extern int64_t shard_head_tile;
+/* Classes of a tile at most, and of a part of it whose gradient is passed on at a time where a device has no fused sweeps; 0: as
+ * the device chooses. Only tests and benchmarks set them. */
+extern int64_t shard_head_tile, shard_head_part;
 
 /* The same, composed of the device's entries alone: for devices without fused sweeps, and the reference in tests. */
 shard_status shard_head_label_logits_composed(shard_device *, const shard_head *, double *logit);
