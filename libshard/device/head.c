@@ -25,7 +25,7 @@ static const head_loss *choose_loss(const shard_device *device, const shard_head
 static int64_t tile_bytes(const shard_head *h, const head_loss *loss)
 {
     int64_t weight = h->loss.cols * h->in * (int64_t)shard_dtype_size(h->weight_dtype);
-    return loss->fits ? shard_max(shard_min(weight / 8, 4 * (int64_t)TILE_BYTES), TILE_BYTES) : TILE_BYTES;
+    return loss->fits ? shard_max(shard_min(weight / 8, 2 * (int64_t)TILE_BYTES), TILE_BYTES) : TILE_BYTES;
 }
 
 static int64_t choose_tile(const shard_head *h, const head_loss *loss)

@@ -5,7 +5,7 @@
 
 /* Bytes of a chunk's rows, about. On a device with fused sweeps they stay in a third-level cache; on another one, whose
  * launches cost time, there are few chunks. */
-enum { FUSED_CHUNK_BYTES = 4 << 20, CHUNK_BYTES = 32 << 20, LEAST_CHUNK = 64 };
+enum { FUSED_CHUNK_BYTES = 4 << 20, CHUNK_BYTES = 64 << 20, LEAST_CHUNK = 64 };
 
 /* One call: chunks of the classes. */
 typedef struct chunks {
