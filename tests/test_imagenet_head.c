@@ -80,6 +80,24 @@ START_TEST(test_half)
 }
 END_TEST
 
+/* --head auto with a stash takes the classifier, on one rank too, or says that it cannot. */
+START_TEST(test_stash_chooses)
+{
+    line automatic[MOST_LINES], fused[MOST_LINES];
+    check_runs("",
+               EXACT "--head auto --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 --metrics auto.json");
+    check_runs("",
+               EXACT "--head fused --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 --metrics fused.json");
+    ck_assert_int_eq(read_metrics("auto.json", automatic), 3);
+    ck_assert_int_eq(read_metrics("fused.json", fused), 3);
+    for (int i = 0; i < 3; i++)
+        ck_assert_double_eq(automatic[i].loss, fused[i].loss);
+    check_refused("--head-stash: with the linear layer that --head auto makes here a loss keeps no",
+                  "--synthetic 4 --optimizer lars --head-stash 0.5");
+    check_refused("--head-stash-dtype: with the linear layer", "--synthetic 4 --cuda-graph --head-stash-dtype float16");
+}
+END_TEST
+
 START_TEST(test_refusals)
 {
     check_refused("--model-parallel-dim column", "--synthetic 4 --head fused --enable-model-parallel --model-parallel-dim row");
@@ -102,6 +120,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(more, test_as_plain, FIRST, SETTINGS);
     tcase_add_loop_test(tcase, test_as_plain, 0, FIRST);
     tcase_add_loop_test(tcase, test_half, 0, sizeof half / sizeof *half);
+    tcase_add_test(tcase, test_stash_chooses);
     tcase_add_test(tcase, test_refusals);
     return test_run(suite);
 }

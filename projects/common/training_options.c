@@ -195,11 +195,16 @@ shard_status head_options_check(const head_options *head, const training_options
     return SHARD_OK;
 }
 
+const char *head_stash_option(const head_options *head)
+{
+    if (head->stash != HEAD_STASH)
+        return "--head-stash";
+    return head->stash_dtype != SHARD_FLOAT32 ? "--head-stash-dtype" : NULL;
+}
+
 shard_status head_options_check_stash(const head_options *head, const char *option)
 {
-    const char *set = head->stash != HEAD_STASH            ? "--head-stash"
-                      : head->stash_dtype != SHARD_FLOAT32 ? "--head-stash-dtype"
-                                                           : NULL;
+    const char *set = head_stash_option(head);
     if (set && option)
         return shard_error(SHARD_ERROR_ARGUMENT, "%s: with %s a loss keeps no exponentials; leave %s out", set, option, set);
     return SHARD_OK;

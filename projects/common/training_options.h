@@ -132,6 +132,9 @@ bool training_resumes_auto(const training_options *wanted);
 shard_status training_options_check(const training_options *wanted);
 shard_status head_options_check(const head_options *head, const training_options *wanted);
 
+/* The option of the stash that was given another value than its default; NULL: none. */
+const char *head_stash_option(const head_options *head);
+
 /* ARGUMENT if --head-stash or --head-stash-dtype is not the default, and a loss with `option` keeps no exponentials. NULL: it
  * does. */
 shard_status head_options_check_stash(const head_options *head, const char *option);

@@ -18,17 +18,18 @@ static shard_status make_mesh(trainer *run)
 }
 
 /*
- * Whether the final layer is a classifier. --head auto takes it for a layer that is split by column or has options that a
- * classifier has by itself (head.c), unless its gradient would be computed as a whole where a plain layer's is streamed in row
- * blocks (ZeRO 2 and 3 over replicas of the layer), or is needed as a whole in any case (LARS, LAMB). Sampled classes need it. A
- * step that is captured (--cuda-graph) has the plain layer.
+ * Whether the final layer is a classifier. --head auto takes it for a layer that is split by column, or has options that a
+ * classifier has by itself (head.c) or alone (a stash). It does not where a classifier's gradient would be computed as a whole
+ * and a plain layer's is streamed in row blocks (ZeRO 2 and 3 over replicas of the layer), or where the gradient is needed as a
+ * whole in any case (LARS, LAMB). Sampled classes need a classifier. A step that is captured (--cuda-graph) has the plain layer.
  */
 static bool is_fused(const trainer *run)
 {
     const options *wanted = run->options;
     bool by_row = wanted->head.enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_ROW;
     bool streamed = wanted->training.zero >= 2 && shard_group_size(shard_mesh_data_group(run->base.mesh)) > 1;
-    bool saves = (wanted->head.enable_model_parallel || head_is_special(wanted)) && !by_row && !streamed &&
+    bool own = head_is_special(wanted) || head_stash_option(&wanted->head);
+    bool saves = (wanted->head.enable_model_parallel || own) && !by_row && !streamed &&
                  !head_is_layerwise(&wanted->head, &wanted->training);
     bool fused = wanted->head_kind == HEAD_FUSED || (wanted->head_kind == HEAD_AUTO && (saves || wanted->margin.sample_rate < 1));
     return fused && !wanted->cuda_graph;
@@ -37,6 +38,8 @@ static bool is_fused(const trainer *run)
 static shard_status make_model(trainer *run)
 {
     const options *wanted = run->options;
+    if (!is_fused(run) && head_options_check_stash(&wanted->head, "the linear layer that --head auto makes here") != SHARD_OK)
+        return shard_last_status();
     run->base.model = shard_resnet(wanted->arch, run->data.num_classes, .stem = (shard_resnet_stem)wanted->stem,
                                    .width = wanted->width, .dtype = (shard_dtype)wanted->training.dtype);
     if (!run->base.model)
