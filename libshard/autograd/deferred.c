@@ -76,6 +76,7 @@ static shard_status compute_clipped(shard_gradient_source *source, shard_range r
     if (context.clip->device) {
         clipped.take = clipped.take ? take_clipped : NULL;
         clipped.take_list = clipped.take_list ? take_clipped_list : NULL;
+        clipped.take_product = NULL;
         clipped.context = &context;
     }
     SHARD_TRY(source->type->compute(source, rows, memory, receiver ? &clipped : NULL));

@@ -29,6 +29,8 @@ typedef struct shard_source_facts {
 typedef struct shard_row_receiver {
     shard_take_rows *take;
     shard_status (*take_list)(void *context, shard_device *, const shard_row_list *, void *gradient); /* as of shard_head_gradient */
+    shard_status (*take_product)(void *context, shard_device *, int64_t first, int64_t count,
+                                 const shard_update_product *); /* as of shard_head_gradient */
     void *context;
     shard_row_array updated[SHARD_UPDATE_ARRAYS]; /* as of shard_head_gradient, from the first of the rows on */
     int updated_arrays;

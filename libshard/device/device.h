@@ -40,6 +40,8 @@ struct shard_device {
     const struct shard_device_ops *ops;
     const struct shard_head_ops *head; /* fused sweeps; NULL: none */
     const struct head_loss *head_softmax; /* kernels of its own for the tiles of sweeps that are composed; NULL: none */
+    /* Whether steps of SGD and Adam compute the product faster than a product and a step; NULL: never. */
+    bool (*steps_product)(const struct shard_update_product *);
     const char *name;
     void *state;                /* the device's own */
     shard_memory_count *memory; /* [SHARD_MEMORY_KINDS] */
@@ -268,6 +270,14 @@ typedef struct shard_update_place {
     int64_t first, offset, width, pitch;
 } shard_update_place;
 
+/* The gradient [rows, columns] of an update that is not in memory: a^T b in float32. a [inner, rows] has rows ld_a apart,
+ * b [inner, columns]; both are of dtype, bfloat16 or float16. */
+typedef struct shard_update_product {
+    int64_t rows, columns, inner, ld_a;
+    const void *a, *b;
+    shard_dtype dtype;
+} shard_update_product;
+
 /* One parameter of an optimizer's step, or a flat range of one, with its settings. Factors are float64 scalars in
  * device memory, which the host need not know. */
 typedef struct shard_update {
@@ -280,6 +290,9 @@ typedef struct shard_update {
     const double *grad_scale;  /* of the gradient, before weight decay is added; NULL: 1 */
     const double *trust_ratio; /* of their sum (SGD's step alone takes it, for LARS and LAMB); NULL: 1 */
     void *gradient, *value;
+    /* NULL, or the gradient, which is float32 and not in memory: of a device whose steps_product takes it, in a call of SGD's or
+     * Adam's step with this update alone, which has no `rows`. */
+    const shard_update_product *product;
     void *state[SHARD_OPTIMIZER_STATES]; /* the optimizer's states; the rest is not read */
     /* Of a 16-bit value, in its type, or NULL: what rounding took from the value, times shard_rounding_unit (base/rounding.h).
      * The step is computed of their sum, and writes both. Read in the first step, too. */

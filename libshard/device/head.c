@@ -364,9 +364,14 @@ static shard_status give_part(sweep *s, const tile *t, int64_t first, int64_t co
     return to->weight ? SHARD_OK : to->take(to->context, s->device, row, count, memory);
 }
 
-/* The same of all its rows. Overwrites the logits. */
+/* The same of all its rows, or the product that it is. Overwrites the logits. */
 static shard_status give_gradient(sweep *s, const tile *t, const shard_head_gradient *to)
 {
+    const shard_head *h = s->h;
+    const shard_update_product product = {
+        .rows = t->count, .columns = h->in, .inner = h->loss.rows, .ld_a = t->count, .a = t->narrow, .b = h->x, .dtype = h->dtype};
+    if (!to->weight && to->take_product && s->device->steps_product && s->device->steps_product(&product))
+        return to->take_product(to->context, s->device, t->first, t->count, &product);
     int64_t most = to->weight ? t->count : part_rows(s);
     for (int64_t first = 0; first < t->count; first += most)
         SHARD_TRY(give_part(s, t, first, shard_min(most, t->count - first), to));

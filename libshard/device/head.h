@@ -117,6 +117,9 @@ typedef struct shard_head_gradient {
     /* With a list, in place of `take`, which is set too: takes the gradient [count, in] of some rows of the list, not none, one
      * part after the other; NULL: they are given to `take` in runs. */
     shard_status (*take_list)(void *context, shard_device *, const shard_row_list *, void *gradient);
+    /* In place of `take`, which is set too, where the device's steps_product says so: takes the gradient as a product; NULL: it
+     * is always computed. */
+    shard_status (*take_product)(void *context, shard_device *, int64_t first, int64_t count, const shard_update_product *);
     void *context;
     /* Arrays that `take` reads and writes, from the weight's first row on, without a list: a device may fetch them ahead. */
     shard_row_array updated[SHARD_UPDATE_ARRAYS];

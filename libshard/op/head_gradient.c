@@ -98,6 +98,13 @@ static shard_status take_list_from(void *context, shard_device *device, const sh
     return offset->to->take_list(offset->to->context, device, rows, gradient);
 }
 
+static shard_status take_product_from(void *context, shard_device *device, int64_t first, int64_t count,
+                                      const shard_update_product *product)
+{
+    const offset_take *offset = context;
+    return offset->to->take_product(offset->to->context, device, offset->first + first, count, product);
+}
+
 /* How many of the list's rows come before `row`. */
 static int64_t position(const shard_head *head, int64_t row)
 {
@@ -170,6 +177,8 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
                               .bias = bias};
     if (receiver && receiver->take_list)
         to.take_list = take_list_from;
+    if (receiver && receiver->take_product)
+        to.take_product = take_product_from;
     for (int i = 0; receiver && !head.list && i < receiver->updated_arrays; i++)
         to.updated[to.updated_arrays++] = receiver->updated[i];
     return shard_head_weight_gradient(s->device, &head, &rows, &to);

@@ -40,7 +40,7 @@ static char *describe(const void *settings)
 #define ADAM(title, count)                                                                                                       \
     {                                                                                                                            \
         .name = title, .states = count, .state_name = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .describe = describe,         \
-        .step = step, .factors = factors_of                                                                                      \
+        .step = step, .factors = factors_of, .steps_product = true                                                               \
     }
 /* [decoupled][amsgrad] */
 static const shard_optimizer_ops kinds[2][2] = {{ADAM("shard_adam", 2), ADAM("shard_adam", 3)},

@@ -56,6 +56,16 @@ static shard_status step_rows(void *context, shard_device *device, int64_t first
     return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
 }
 
+static shard_status step_product(void *context, shard_device *device, int64_t first, int64_t count,
+                                 const shard_update_product *product)
+{
+    const rows_step *s = context;
+    shard_update update = *s->update;
+    update.product = product;
+    shard_update_take_rows(s->optimizer, s->slot, first - rows_of(s->slot).start, count, &update);
+    return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
+}
+
 /* Not of float64: such steps take no lists. */
 static shard_status step_listed_rows(void *context, shard_device *device, const shard_row_list *rows, void *gradient)
 {
@@ -100,6 +110,8 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
     shard_row_receiver receiver = {.take = step_rows, .context = &context};
     if (shard_device_of(matrix)->lists_rows && matrix->dtype != SHARD_FLOAT64)
         receiver.take_list = step_listed_rows;
+    if (optimizer->ops->steps_product)
+        receiver.take_product = step_product;
     list_updated(&receiver, &context);
     SHARD_TRY(shard_source_finish(source_of(slot), rows_of(slot), &receiver));
     shard_tensor_count_write(matrix);

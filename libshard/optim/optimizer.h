@@ -57,6 +57,7 @@ typedef struct shard_optimizer_ops {
     /* NULL, or called before the norms are taken: replaces the gradients by the values that the norms are taken of and
      * that the step uses, without weight decay and scale. Each update is of one local range. */
     shard_optimizer_step *prepare;
+    bool steps_product; /* the step is one entry of the device, which takes shard_update.product */
 } shard_optimizer_ops;
 
 /* The settings of all optimizers, which groups of parameters may change. */

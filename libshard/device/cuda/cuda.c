@@ -66,11 +66,13 @@ static shard_status start(opened *device, int ordinal)
 {
     shard_cuda *cuda = &device->cuda;
     int64_t allow_tf32;
+    int major = 0;
     cuda->ordinal = ordinal;
     cuda->count = &device->count;
     SHARD_TRY(shard_env_integer("SHARD_TF32", 0, 0, 1, &allow_tf32));
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+    SHARD_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
     SHARD_TRY(check_pools(ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
@@ -85,6 +87,7 @@ static shard_status start(opened *device, int ordinal)
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
     device->device = (shard_device){.ops = &operations,
                                     .head_softmax = &shard_cuda_head_softmax,
+                                    .steps_product = major >= 8 ? shard_cuda_steps_product : NULL,
                                     .name = device->name,
                                     .state = cuda,
                                     .memory = device->memory,

@@ -116,6 +116,7 @@ void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 
 extern const struct head_loss shard_cuda_head_softmax; /* cuda_head_softmax.cu */
+bool shard_cuda_steps_product(const shard_update_product *); /* shard_device.steps_product, of GPUs from sm_80 on (product.cuh) */
 
 #define SHARD_MEMORY_ENTRY(result, name, ...) result shard_cuda_##name(__VA_ARGS__);
 #define SHARD_PRODUCT_ENTRY SHARD_MEMORY_ENTRY

@@ -3,7 +3,7 @@
  *     result = keep * parameter + rate * exp_avg / (sqrt(exp_avg_sq) * root_correction + eps)
  * is the new parameter, or LAMB's update.
  */
-#include "device/cuda/update.cuh"
+#include "device/cuda/product.cuh"
 
 using namespace shard;
 
@@ -52,6 +52,10 @@ template <int STATES, class Arrays> struct Adam {
     {
         return arrays.template load<N>(i, !now.starts);
     }
+    template <int N> __device__ In<N> load_product(int64_t i, const float *gradient) const
+    {
+        return arrays.template load<N>(i, gradient, !now.starts);
+    }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
         R out[N], states[STATES][N];
@@ -99,6 +103,9 @@ static shard_status run(shard_device *device, int64_t count, const shard_update 
 {
     return by_arrays<STATES>(count, updates, types, [&](auto arrays) {
         using Body = Adam<STATES, decltype(arrays)>;
+        if constexpr (takes_product<decltype(arrays)>)
+            if (count && updates->product)
+                return run_product<Body>(device, updates, types, rule_of<typename Body::R>(updates, o, lamb));
         return run_updates<Body>(device, count, updates, types,
                                  [&](const shard_update *u) { return rule_of<typename Body::R>(u, o, lamb); });
     });

@@ -2,7 +2,7 @@
  * The step of SGD, one pass: gradient, parameter and momentum buffer are each read
  * once, parameter and buffer written once.
  */
-#include "device/cuda/update.cuh"
+#include "device/cuda/product.cuh"
 
 using namespace shard;
 
@@ -47,6 +47,10 @@ template <int STATES, class Arrays> struct Step {
     {
         return arrays.template load<N>(i, !now.starts);
     }
+    template <int N> __device__ In<N> load_product(int64_t i, const float *gradient) const
+    {
+        return arrays.template load<N>(i, gradient, !now.starts);
+    }
     template <int N> __device__ void store(int64_t, const In<N> &in) const
     {
         R value[N], buffer[N];
@@ -72,6 +76,9 @@ static shard_status run(shard_device *device, int64_t count, const shard_update 
 {
     return by_arrays<STATES>(count, updates, types, [&](auto arrays) {
         using Body = Step<STATES, decltype(arrays)>;
+        if constexpr (takes_product<decltype(arrays)>)
+            if (count && updates->product)
+                return run_product<Body>(device, updates, types, rule_of<typename Body::R>(updates, options));
         return run_updates<Body>(device, count, updates, types,
                                  [&](const shard_update *u) { return rule_of<typename Body::R>(u, options); });
     });
@@ -82,4 +89,9 @@ shard_status shard_cuda_sgd(shard_device *device, int64_t count, const shard_upd
 {
     return options->momentum != 0 ? run<1>(device, count, updates, options, types)
                                   : run<0>(device, count, updates, options, types);
+}
+
+bool shard_cuda_steps_product(const shard_update_product *product)
+{
+    return fits_product(product);
 }

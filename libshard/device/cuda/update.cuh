@@ -106,17 +106,19 @@ template <class G, class V, class S, int STATES, class Rows> struct TypedUpdate 
     S *state[STATES > 0 ? STATES : 1];
 
     template <int N> using In = Elements<G, V, S, STATES, N>;
-    template <int N> __device__ In<N> load(int64_t i, bool with_states) const
+    /* From this memory of the gradient's elements, which begin with element i. */
+    template <int N> __device__ In<N> load(int64_t i, const G *from, bool with_states) const
     {
         In<N> in = {};
         in.at = this->index_of(i);
-        in.gradient = load_pack<G, N>(gradient + i);
+        in.gradient = load_pack<G, N>(from);
         in.value = load_pack<V, N>(value + in.at);
         for (int s = 0; s < STATES; s++)
             if (with_states)
                 in.state[s] = load_pack<S, N>(state[s] + in.at);
         return in;
     }
+    template <int N> __device__ In<N> load(int64_t i, bool with_states) const { return load<N>(i, gradient + i, with_states); }
     template <int N> __device__ void store_gradient(int64_t i, R *x) const { store_as<G, N>(gradient, i, x); }
     template <int N> __device__ void store_value(int64_t at, R *x) const { store_as<V, N>(value, at, x); }
     template <int N> __device__ void store_state(int s, int64_t at, R *x) const { store_as<S, N>(state[s], at, x); }
@@ -204,16 +206,28 @@ template <int STATES, class Rows> struct MixedUpdate : Rows {
     }
 
     template <int N> using In = Elements<float, float, float, STATES, N>;
-    template <int N> __device__ In<N> load(int64_t i, bool with_states) const
+    template <int N> __device__ void load_rest(int64_t i, bool with_states, In<N> *in) const
     {
-        In<N> in = {};
-        in.at = this->index_of(i);
-        load_typed<N>(gradient, i, in.gradient.value);
-        load_value<N>(in.at, in.value.value);
+        in->at = this->index_of(i);
+        load_value<N>(in->at, in->value.value);
 #pragma unroll
         for (int s = 0; s < STATES; s++)
             if (with_states)
-                load_state<N>(s, in.at, in.state[s].value);
+                load_state<N>(s, in->at, in->state[s].value);
+    }
+    template <int N> __device__ In<N> load(int64_t i, bool with_states) const
+    {
+        In<N> in = {};
+        load_typed<N>(gradient, i, in.gradient.value);
+        load_rest<N>(i, with_states, &in);
+        return in;
+    }
+    /* From this memory of the gradient's elements, which begin with element i. */
+    template <int N> __device__ In<N> load(int64_t i, const float *from, bool with_states) const
+    {
+        In<N> in = {};
+        in.gradient = load_pack<float, N>(from);
+        load_rest<N>(i, with_states, &in);
         return in;
     }
 };
