@@ -273,9 +273,10 @@ static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_
     char name[96];
     int used = snprintf(name, sizeof name, "%s step %lld x %lld, batch %lld %s", head_names[kind], (long long)number,
                         (long long)features, (long long)rows, kind_name(tf32, dtype));
-    if (shard_head_tile || shard_head_part)
-        snprintf(name + used, sizeof name - (size_t)used, ", %s of %lld", shard_head_tile ? "tiles" : "parts",
-                 (long long)(shard_head_tile ? shard_head_tile : shard_head_part));
+    if (shard_head_tile)
+        snprintf(name + used, sizeof name - (size_t)used, ", tiles of %lld", (long long)shard_head_tile);
+    else if (!m.device->steps_product)
+        snprintf(name + used, sizeof name - (size_t)used, ", gradient in memory");
     rows = m.small ? 8 : rows;
     features = m.small ? 16 : features;
     shard_set_allow_tf32(m.device, tf32);
@@ -312,16 +313,18 @@ static void bench_head_steps(void)
                   {1000000, 256, 512, true, SHARD_FLOAT32}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (head_kind kind = PLAIN; kind <= (i ? SAMPLED : STASHED); kind++)
-            bench_head_step(kind, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
+            if (kind != STASHED || shapes[i].dtype == SHARD_BFLOAT16) /* others have no stash */
+                bench_head_step(kind, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     /* A tile's logits and gradient in the second-level cache, against fewer launches. */
     for (size_t i = 0; i < 2; i++)
-        for (shard_head_tile = 4096; shard_head_tile <= 131072; shard_head_tile *= 2)
+        for (shard_head_tile = 4096; shard_head_tile <= 65536; shard_head_tile *= 2)
             bench_head_step(FUSED, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     shard_head_tile = 0;
-    for (size_t i = 0; i < 2; i++)
-        for (shard_head_part = 2048; shard_head_part <= 65536; shard_head_part *= 2)
-            bench_head_step(FUSED, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
-    shard_head_part = 0;
+    bool (*steps_product)(const shard_update_product *) = m.device->steps_product;
+    m.device->steps_product = NULL;
+    for (head_kind kind = FUSED; kind <= STASHED && steps_product; kind++)
+        bench_head_step(kind, shapes[1].classes, shapes[1].rows, shapes[1].features, shapes[1].tf32, shapes[1].dtype);
+    m.device->steps_product = steps_product;
 }
 
 /* ---- the optimizer ---- */

@@ -33,13 +33,14 @@ typedef struct shard_memory_count {
     int64_t current, peak;
 } shard_memory_count;
 
-struct shard_head_ops; /* device/head.h */
-struct head_loss;      /* device/head_sweep.h */
+struct shard_head_ops;  /* device/head.h */
+struct shard_head_loss; /* device/head_sweep.h */
+struct shard_update_product;
 
 struct shard_device {
     const struct shard_device_ops *ops;
     const struct shard_head_ops *head; /* fused sweeps; NULL: none */
-    const struct head_loss *head_softmax; /* kernels of its own for the tiles of sweeps that are composed; NULL: none */
+    const struct shard_head_loss *head_softmax; /* kernels of its own for the tiles of sweeps that are composed; NULL: none */
     /* Whether steps of SGD and Adam compute the product faster than a product and a step; NULL: never. */
     bool (*steps_product)(const struct shard_update_product *);
     const char *name;

@@ -5,9 +5,9 @@
 #include "device/head_prepared.h"
 
 enum {
-    TILE_BYTES = 32 << 20, /* of a tile's logits, and half of those of its gradient, about */
+    TILE_BYTES = 32 << 20, /* of a tile's logits, about, and at most of half of its rows of the weight */
     TILE_UNIT = 256,       /* classes of a tile are a multiple of it: rows of logits then are aligned */
-    PART_BYTES = 32 << 20, /* of a gradient that is passed to a function: its receiver then reads it from a GPU's second-level cache */
+    PART_BYTES = 32 << 20, /* of a gradient that is passed to a function, about: a GPU's second-level cache has room for it */
     ALIGNED = 8,           /* classes: a GPU's products of another number are several times slower */
     PLACE_UNIT = 256,      /* bytes: alignment in the stash */
 };
@@ -25,7 +25,7 @@ static const head_loss *choose_loss(const shard_device *device, const shard_head
 static int64_t tile_bytes(const shard_head *h, const head_loss *loss)
 {
     int64_t weight = h->loss.cols * h->in * (int64_t)shard_dtype_size(h->weight_dtype);
-    return loss->fits ? shard_max(shard_min(weight / 8, 2 * (int64_t)TILE_BYTES), TILE_BYTES) : TILE_BYTES;
+    return loss->fits ? shard_max(shard_min(weight / 16, 2 * (int64_t)TILE_BYTES), TILE_BYTES) : TILE_BYTES;
 }
 
 static int64_t choose_tile(const shard_head *h, const head_loss *loss)
@@ -65,7 +65,8 @@ static void *lay(sweep *s, size_t *offset, int64_t count, shard_dtype dtype)
     return at;
 }
 
-static size_t lay_out(sweep *s, bool gradient)
+/* factors: of the sweep's rows in a sum, which a forward without one does not make. */
+static size_t lay_out(sweep *s, bool gradient, bool factors)
 {
     const shard_head *h = s->h;
     int64_t rows = h->loss.rows;
@@ -74,7 +75,8 @@ static size_t lay_out(sweep *s, bool gradient)
     int64_t part = gradient ? part_rows(s) * h->in : 0;
     bool casts = h->weight_dtype != h->dtype;
     s->logits = lay(s, &offset, shard_max(rows * s->tile, apart ? part : 0), s->wide);
-    s->narrow = apart || (s->loss->separate && !gradient) ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
+    bool separate = apart || (s->loss->separate && !gradient);
+    s->narrow = separate && factors ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
     s->weight = casts || h->list || h->normalized ? lay(s, &offset, s->tile * h->in, h->dtype) : NULL;
     s->taken = casts && h->list && !h->normalized ? lay(s, &offset, s->tile * h->in, h->weight_dtype) : NULL;
     s->square = h->normalized ? lay(s, &offset, s->tile, SHARD_FLOAT64) : NULL;
@@ -95,16 +97,16 @@ static size_t lay_out(sweep *s, bool gradient)
     return offset;
 }
 
-static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
+static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient, bool factors)
 {
     *s = (sweep){.device = device, .h = h, .loss = choose_loss(device, h), .wide = shard_head_wide(h->dtype)};
     s->tile = choose_tile(h, s->loss);
-    s->stashed = h->stash ? (int64_t)(h->stash_bytes / place_bytes(h, s->tile)) : 0;
-    s->bytes = lay_out(s, gradient) + 1;
+    s->stashed = h->stash && s->loss->fits ? (int64_t)(h->stash_bytes / place_bytes(h, s->tile)) : 0;
+    s->bytes = lay_out(s, gradient, factors) + 1;
     s->memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, s->bytes);
     if (!s->memory)
         return shard_last_status();
-    lay_out(s, gradient);
+    lay_out(s, gradient, factors);
     return device->ops->fill(device, h->loss.rows, 1, s->one, SHARD_FLOAT64);
 }
 
@@ -201,7 +203,7 @@ shard_status shard_head_forward_composed(shard_device *device, const shard_head 
     if (sum && bytes)
         SHARD_TRY(device->ops->zero(device, sum, bytes));
     sweep s;
-    shard_status status = sweep_begin(&s, device, h, false);
+    shard_status status = sweep_begin(&s, device, h, false, sum || h->stash);
     if (status == SHARD_OK)
         status = s.loss->begin(&s, stats);
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK;)
@@ -251,7 +253,7 @@ shard_status shard_head_label_logits_composed(shard_device *device, const shard_
     of_labels.loss.rows = of_labels.loss.cols = most;
     of_labels.ahead = NULL;
     void *gathered = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
-    shard_status status = gathered ? sweep_begin(&s, device, &of_labels, false) : shard_last_status();
+    shard_status status = gathered ? sweep_begin(&s, device, &of_labels, false, false) : shard_last_status();
     if (gathered) {
         s.h = h;
         for (int64_t first = 0; first < h->loss.rows && status == SHARD_OK; first += s.tile) {
@@ -320,7 +322,7 @@ static shard_status sweep_input_gradient(shard_device *device, const shard_head 
 shard_status shard_head_sum_weight(shard_device *device, const shard_head *h, bool accumulate, void *spread)
 {
     sweep s;
-    shard_status status = sweep_begin(&s, device, h, true);
+    shard_status status = sweep_begin(&s, device, h, true, false);
     if (status == SHARD_OK)
         status = sum_weight(&s, accumulate, spread);
     sweep_end(&s);
@@ -407,7 +409,7 @@ shard_status shard_head_weight_gradient_composed(shard_device *device, const sha
                                                  const shard_head_gradient *to)
 {
     sweep s;
-    shard_status status = sweep_begin(&s, device, h, !to->weight);
+    shard_status status = sweep_begin(&s, device, h, !to->weight, true);
     s.wide_derivatives = to->bias && h->weight_dtype == s.wide;
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK;)
         status = gradient_of_tile(&s, &first, rows, to);
@@ -422,12 +424,12 @@ static const struct shard_head_ops *fused(const shard_device *device, const shar
     return device->head && device->head->fits(h) ? device->head : NULL;
 }
 
-/* A loss with kernels of its own keeps factors of 16 bits as they are; they would be too coarse for float32. */
+/* A loss with kernels of its own keeps factors in bfloat16: float32's would be large, and float16 has too small a range. */
 static size_t composed_stash_bytes(const shard_device *device, const shard_head *h, size_t most)
 {
     const head_loss *loss = choose_loss(device, h);
     int64_t classes = choose_tile(h, loss);
-    if (!loss->fits || shard_dtype_size(h->dtype) != 2 || classes == 0)
+    if (!loss->fits || h->dtype != SHARD_BFLOAT16 || classes == 0)
         return 0;
     size_t place = place_bytes(h, classes), places = most / place, tiles = (size_t)shard_divide_up(h->loss.cols, classes);
     return (places < tiles ? places : tiles) * place;

@@ -33,7 +33,8 @@ typedef struct shard_head {
      * weight gradient of the same rows then does not compute again. */
     void *stash;
     size_t stash_bytes;
-    /* SHARD_FLOAT32 or SHARD_FLOAT16; not read of bfloat16 features, capped logits and weighted binary losses. */
+    /* SHARD_FLOAT32 or SHARD_FLOAT16; not read of bfloat16 features, capped logits and weighted binary losses, nor by a device
+     * without fused sweeps. */
     shard_dtype stash_dtype;
     /* For the labels' ranks: their logits [rows], and [rows] that the forward sets to the number of local logits that come before
      * the label's as count_ahead counts, 0 for ignored rows. Both NULL: not wanted. */
@@ -130,7 +131,7 @@ typedef struct shard_head_gradient {
 } shard_head_gradient;
 
 /* A device's fused sweeps; shard_device.head, NULL for a device that has none. The functions below call these where
- * they fit, else they are composed of the device's entries. */
+ * they fit, else they are composed of the device's entries, and of its kernels for a tile's softmax (head_sweep.h). */
 struct shard_head_ops {
     bool (*fits)(const shard_head *);
     size_t (*stash_bytes)(const shard_head *, size_t most);
@@ -178,7 +179,7 @@ shard_status shard_head_top_k(shard_device *, const shard_head *, int64_t k, voi
  * the device chooses. Only tests and benchmarks set them. */
 extern int64_t shard_head_tile, shard_head_part;
 
-/* The same, composed of the device's entries alone: for devices without fused sweeps, and the reference in tests. */
+/* The same without fused sweeps: for devices that have none, and the reference in tests. */
 shard_status shard_head_label_logits_composed(shard_device *, const shard_head *, double *logit);
 shard_status shard_head_forward_composed(shard_device *, const shard_head *, double *stats, void *sum);
 shard_status shard_head_weight_gradient_composed(shard_device *, const shard_head *, const shard_head_rows *,

@@ -1,10 +1,10 @@
-/* The parts of a sweep that is composed of a device's entries (head.c), and its table of a loss. */
+/* The parts of a sweep that is composed of a device's entries (head.c), and its table of a loss, which may be the device's own. */
 #ifndef SHARD_DEVICE_HEAD_SWEEP_H
 #define SHARD_DEVICE_HEAD_SWEEP_H
 
 #include "device/head.h"
 
-typedef struct head_loss head_loss;
+typedef struct shard_head_loss head_loss;
 
 /* One sweep's arrays, in one block of workspace. */
 typedef struct sweep {
@@ -42,7 +42,7 @@ typedef struct tile {
 } tile;
 
 /* A tile's logits are s->logits [rows, count]; with a stash the gradient has none. */
-struct head_loss {
+struct shard_head_loss {
     /* Of a device's own kernels (shard_device.head_softmax), else 0: */
     bool (*fits)(const shard_head *);
     bool adds_bias; /* to the logits, which are without it */

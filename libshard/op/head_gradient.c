@@ -126,6 +126,7 @@ static void restrict_to(shard_head *head, shard_range rows, offset_take *take, v
     int64_t first = head->list ? position(head, rows.start) : rows.start;
     head->loss.cols = head->list ? position(head, rows.start + rows.size) - first : rows.size;
     head->loss.col0 += first;
+    head->stash = NULL; /* of the tiles of all classes */
     head->bias = shard_head_element(head->bias, first, head->weight_dtype);
     head->class_weight = shard_head_element(head->class_weight, first, wide);
     head->positive = shard_head_element(head->positive, first, wide);

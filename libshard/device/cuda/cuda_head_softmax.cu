@@ -1,10 +1,10 @@
 /*
  * Softmax cross-entropy in the sweeps of a head: a kernel of its own for each of the two passes over a tile's logits.
  *
- * The forward reads a tile's logits once. Their exponentials are relative to a reference of the row, which is not the largest
+ * The forward reads a tile's logits once, but for rows that have no reference yet. Their exponentials are relative to a reference of the row, which is not the largest
  * logit so far but within LAG of it: as long as no logit is further above it, neither the row's sum of weights nor its
- * exponentials of the tiles before have to be scaled (FlashAttention 4 rescales as seldom). A row whose logits rise above
- * is read a second time. The statistics and the sum are brought to the largest logit when all tiles have been read.
+ * exponentials of the tiles before have to be scaled (FlashAttention 4 rescales as seldom). A row with a logit that is further
+ * above is read a second time. The statistics and the sum are brought to the largest logit when all tiles have been read.
  *
  * The gradient reads the logits, or the exponentials that the forward kept, and writes the derivatives.
  */
@@ -422,7 +422,7 @@ static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *row
         form.wide = s->wide_derivatives && (void *)s->logits != t->narrow ? (float *)s->logits : NULL;
         form.out = (U *)t->narrow;
         unsigned blocks = team_blocks(cut.rows * cut.pieces, BLOCK);
-        if constexpr (!std::is_same<U, float>::value)
+        if constexpr (std::is_same<U, __nv_bfloat16>::value)
             if (t->stash) {
                 form.packed = packs_alike(form.stash, sizeof(U), form.out, sizeof(U));
                 return launch(s->device, gradient_tile<U, U>, blocks, BLOCK, form, form.stash, cut);

@@ -64,7 +64,7 @@ template <class T> static inline void multiply_add(const uint32_t (&a)[4], const
     float rows[2][DEPTH], columns[2][DEPTH];
     auto take = [](uint32_t word, float *to) {
         T pair[2];
-        memcpy(pair, &word, sizeof pair);
+        memcpy((void *)pair, &word, sizeof pair);
         to[0] = to_real(pair[0]);
         to[1] = to_real(pair[1]);
     };

@@ -239,7 +239,7 @@ static inline void set_rows(SameRows *, const shard_update *)
 }
 static inline void set_rows(ListedRows *to, const shard_update *u)
 {
-    *to = {u->rows, u->row0, Divisor(u->columns)};
+    *to = {u->rows, u->row0, Divisor(u->columns > 0 ? u->columns : 1)};
 }
 
 template <int STATES, class Rows>
