@@ -11,7 +11,8 @@ PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, BUCKETS, WORKSPACE = KINDS
 # Numbers of state of each weight, and of each of its rows.
 STATES = {"none": (0, 0), "momentum": (1, 0), "adamw": (2, 0), "rowwise-adagrad": (0, 1),
           "rowwise-adam": (1, 1)}
-GPU_TILE = 32 << 20  # bytes of a tile's logits, and half of those of its gradient, in the sweeps of a GPU, about
+GPU_TILE = 32 << 20  # bytes of a tile's logits in sweeps that are not fused, about; a GPU has twice as many of a large weight
+GPU_PART = 32 << 20  # bytes of a gradient that is passed to the optimizer, about
 MOST_FUSED_ROWS = 1024  # rows of a batch for which the CPU has fused sweeps
 STATISTICS = 5  # numbers of float64 that ranks exchange for each row
 LOADED_AHEAD = 3  # batches of images in memory
@@ -411,16 +412,24 @@ class Run:
         drop(cast + [record["x"], record["logits"]] + record["copies"])
         return dx
 
+    def gpu_tile(self, rows):
+        """Classes of a tile in sweeps that are not fused."""
+        features, weight = self.plan.model.features, self.computed * self.plan.model.features * SIZES[self.weight.dtype]
+        most = max(min(weight // 16, 2 * GPU_TILE), GPU_TILE) if self.plan.gpu else GPU_TILE
+        classes = max(most // (4 * max(rows + 1, features // 2)) // 256 * 256, 256)
+        return min(round_up(divide_up(self.computed, divide_up(self.computed, classes)), 256), self.computed)
+
     def lane_bytes(self, backward, rows=None):
         """The workspace of a sweep: of the CPU's on one thread."""
         rows, features = rows or self.plan.rows, self.plan.model.features
         if self.plan.gpu or rows > MOST_FUSED_ROWS:
-            tile = min(max(GPU_TILE // (4 * max(rows + 1, features // 2)) // 256 * 256, 256), self.computed)
-            gradient = features * backward
+            tile = self.gpu_tile(rows)
+            part = min(tile, max(GPU_PART // (4 * features) // 256 * 256, 256))
+            gradient = 4 * part * features * backward
             if self.head_element == 4:
-                return 4 * tile * (rows + gradient)
+                return 4 * tile * rows * (2 if self.plan.gpu and not backward else 1) + gradient
             # Of 16 bits the gradient is where the logits were.
-            return tile * (4 * max(rows, gradient) + 2 * rows + (2 * features if self.weight.dtype == "float32" else 0))
+            return max(4 * tile * rows, gradient) + tile * (2 * rows + (2 * features if self.weight.dtype == "float32" else 0))
         pitch, wide = round_up(rows, 16), round_up(features, 16)
         tile = min(max(384 * 1024 // (4 * wide) // 24 * 24, 48), 768)
         shared = 4 * (pitch * features + wide * rows) + (4 * rows * features if self.head_element == 2 else 0)
@@ -431,12 +440,16 @@ class Run:
     def stash_bytes(self):
         rows, features = self.plan.rows, self.plan.model.features
         unused = self.plan.sample < 1 or (self.weight.bucket and self.weight.bucket.defers)
-        if self.plan.gpu or rows > MOST_FUSED_ROWS or unused:
+        if unused or (rows > MOST_FUSED_ROWS and not self.plan.gpu) or (self.plan.gpu and self.head_element == 4):
             return 0
+        most = int(self.plan.head_stash * self.weight.bytes)
+        if self.plan.gpu:
+            tile = self.gpu_tile(rows)
+            place = round_up(2 * rows * tile, 256) + round_up(4 * rows, 256)
+            return min(divide_up(self.computed, tile), most // place) * place
         pitch, wide, size = round_up(rows, 16), round_up(features, 16), self.head_element
         tile = min(max(384 * 1024 // (size * wide) // 24 * 24, 48), 768)
         place = pitch * (self.stash_element * tile + 4)
-        most = int(self.plan.head_stash * self.weight.bytes)
         return min(divide_up(self.computed, tile), most // place) * place
 
     def fused_forward(self, features):
