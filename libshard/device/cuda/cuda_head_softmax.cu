@@ -90,7 +90,7 @@ static __device__ inline bool comes_before(float value, float own, bool left)
     return !(value <= own) || (value == own && left);
 }
 
-/* What a thread finds in its part of a row. */
+/* Of the logits of a row that one thread reads: the largest, the sum of exponentials, how many come before the label's. */
 struct Found {
     float largest;
     double sum;
