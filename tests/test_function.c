@@ -210,7 +210,7 @@ START_TEST(test_differences)
 }
 END_TEST
 
-/* ---- what need not agree ---- */
+/* ---- what need not be identical ---- */
 
 /* Sums rows over a pair of ranks, of which the other pair has another number, then something over all. */
 static shard_tensor *uneven_forward(shard_module *module, shard_tensor *x)
@@ -238,7 +238,7 @@ static void reduce_uneven(shard_group *world, void *context)
     }
 }
 
-/* What the ranks of one group agree on in a function is nothing to those of its later collectives. */
+/* The identical arguments of one group's collectives in a function are not compared in later collectives of other groups. */
 START_TEST(test_groups_differ)
 {
     run_job(4, reduce_uneven, NULL);

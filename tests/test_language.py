@@ -52,6 +52,7 @@ OLD_WORDS = {
     r"tells? (the )?(others|other ranks|each other)|tell (them|it|each)": "notify, exchange, report",
     r"raises? (an |the )?alarm|alarms?": "abort notice",
     r"seats?": "local rank",
+    r"(dis)?agreements?|agreed (on|over|to)|(ranks|they|all|must|all of them) (dis)?agree|agrees? (on|about)": "identical argument, decide together, shard_agree",
     r"(ranks|members|hosts|they|all) (have )?(meet|met)": "preflight check, exchange",
     r"(the |all |other |each |every |any |a |of |some |its |group's )(group )?members?(?= (of (the|a|this|its) (group|mesh|world)|has|have|must|"
     r"call|calls|enter|enters|tell|tells|that fails?|takes? part))": "rank",
@@ -62,7 +63,7 @@ OLD_WORDS = {
     r"is no (one|thing|number|name|integer)|are no (ones|numbers|names)": "is not a",
     r"nobody (else )?(uses|has|holds|sees|knows)": "no other tensor, no rank",
     r"the same everywhere": "replicated",
-    r"settle[sd]?|settling": "decide, agree",
+    r"settle[sd]?|settling": "decide",
     r"(group|world|mesh)'s members?|(all|every|each|other|same) (its |their |the )?members?|its members'": "rank",
     r"slices? of (a |the |its |this )?(bucket|gradient|matrix|rows?|data|chunk)s?|(its|this rank's|each rank's) slices?": "range",
 }
@@ -87,6 +88,7 @@ OLD_NAMES = {
     r"shard_(copy|gather|reduce|scatter)(?=\()": "shard_..._to_group, shard_..._from_group",
     r"shard_zero(?=\()": "shard_zero_optimizer",
     r"shard_module_(load|open)(?=\()": "shard_plugin_..., shard_load_module",
+    r"shard_agree_on\w*|shard_agreement\w*": "shard_require_identical, shard_identical_lines",
 }
 
 TOKEN = re.compile(r'(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<text>"(?:[^"\\\n]|\\.)*")|\'(?:[^\'\\\n]|\\.)*\'', re.S)

@@ -29,7 +29,7 @@ SHARD_BEGIN_C
 /*
  * Scales the loss by a factor that it adapts, as torch.amp.GradScaler. A step whose gradients are not all finite is
  * skipped and the factor reduced; after growth_interval steps without a skipped one it grows. A split layer may
- * overflow on one rank alone, so whether a step is skipped is agreed over the world: factors and steps are the same
+ * overflow on one rank alone, so the whole world decides whether a step is skipped: factors and steps are the same
  * on all ranks.
  *
  * NULL is a scaler that does nothing, as torch's with enabled=False: shard_grad_scaler_step is then shard_step.

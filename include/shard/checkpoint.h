@@ -57,7 +57,7 @@ typedef struct shard_save_options {
  *     its permissions.
  *   - Links: path may be a symbolic link, which is followed. A link in a sticky directory that all may write to
  *     (/tmp) must be the caller's or the directory owner's (else IO), as with fs.protected_symlinks.
- * Collective over the world, unless .local; path, names, shapes and dtypes must agree over it, and all ranks must see
+ * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
  * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
  * torch.save.
  */
@@ -247,7 +247,7 @@ typedef struct shard_relocate_options {
  * By default every rank has the whole tensors, and the call is not collective. With .root only the root's whole is
  * read, and it may be NULL on the other ranks. The tensors are sent in blocks, for which a rank needs 16 MiB in
  * addition to its shards. Then the call is collective over the world, and names, shapes, dtypes and placements of
- * like must agree over it. As broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint.
+ * like must be identical on all its ranks. As broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint.
  */
 #define shard_relocate_state_dict(like, ...) \
     SHARD_GIVEN(shard_relocate_state_dict_with(like, SHARD_OPTIONS(shard_relocate_options, SHARD_RELOCATE_OPTIONS, __VA_ARGS__)))

@@ -177,7 +177,7 @@ static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimize
     if (status != SHARD_OK)
         return shard_group_fail(world);
     int64_t somewhere = found;
-    shard_agree_on("scale %.9g", shard_grad_scaler_get_scale(scaler));
+    shard_require_identical("scale %.9g", shard_grad_scaler_get_scale(scaler));
     SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
     r->found = somewhere != 0;
     scaler->checked = true;

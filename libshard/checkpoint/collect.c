@@ -120,7 +120,7 @@ shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
     if (root < -1 || root >= shard_group_size(world))
         shard_error(SHARD_ERROR_ARGUMENT, "shard_collect_state_dict: root %d of %d ranks", root, shard_group_size(world));
     bool wanted = root == -1 || root == shard_group_rank(world);
-    if (shard_tensors_agree("shard_collect_state_dict", kept, argument) == SHARD_OK)
+    if (shard_tensors_check_identical("shard_collect_state_dict", kept, argument) == SHARD_OK)
         for (int64_t i = 0; i < shard_tensors_count(kept); i++)
             collect(list, shard_tensors_name(kept, i), shard_tensors_at(kept, i), root, wanted);
     shard_tensors_destroy(kept);

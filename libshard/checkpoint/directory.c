@@ -320,8 +320,8 @@ shard_status shard_latest_checkpoint(const char *directory, int64_t before, int6
 {
     SHARD_FUNCTION("shard_latest_checkpoint");
     int64_t newest = -1;
-    shard_agree_on_path("directory", directory ? directory : "");
-    shard_agree_on("before %" PRId64, before);
+    shard_require_identical_path("directory", directory ? directory : "");
+    shard_require_identical("before %" PRId64, before);
     if (!directory || !step || !path)
         shard_null_argument("shard_latest_checkpoint", !directory ? "directory" : !step ? "step" : "path");
     else if (shard_last_status() == SHARD_OK && shard_group_rank(shard_world()) == 0)

@@ -101,17 +101,17 @@ static shard_status compare(const loading *l, const comparison *all)
 {
     shard_majority found;
     if (shard_find_majority(l->world, &all->hash, sizeof all->hash, sizeof *all, &found))
-        return shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on %s than on %s", l->path, found.differ,
-                           found.agree);
+        return shard_error(SHARD_ERROR_MISMATCH, "shard_load: %s is another file on %s than on %s", l->path, found.odd_ranks,
+                           found.usual_ranks);
     if (shard_find_majority(l->world, &all->skips, sizeof all->skips, sizeof *all, &found))
         return shard_error(SHARD_ERROR_MISMATCH, "shard_load: .skip_checksums is %s on %s and %s on %s",
-                           all[found.odd].skips ? "true" : "false", found.differ, all[found.usual].skips ? "true" : "false",
-                           found.agree);
+                           all[found.odd].skips ? "true" : "false", found.odd_ranks, all[found.usual].skips ? "true" : "false",
+                           found.usual_ranks);
     return SHARD_OK;
 }
 
 /* Whether all ranks have read and checked the same file, and go on in the same way. */
-static shard_status agree(const loading *l)
+static shard_status check_same_file(const loading *l)
 {
     comparison mine = {l->hash, l->options.skip_checksums};
     comparison *all = shard_calloc((size_t)shard_group_size(l->world), sizeof *all);
@@ -257,7 +257,7 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
     loading l = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .options = options};
     shard_metadata *found = NULL;
     prepare(&l);
-    if (agree(&l) == SHARD_OK) {
+    if (check_same_file(&l) == SHARD_OK) {
         if (metadata)
             found = shard_metadata_take(&l.header.metadata);
         fill_all(&l);

@@ -45,7 +45,7 @@ void shard_tensors_forget_gathered(const shard_tensors *tensors);
 
 /* Whether all ranks call the function with the same names, dtypes, whole shapes and placements in the list, and the
  * same argument, a text. Collective over the world. */
-shard_status shard_tensors_agree(const char *function, const shard_tensors *tensors, const char *argument);
+shard_status shard_tensors_check_identical(const char *function, const shard_tensors *tensors, const char *argument);
 
 /* Host memory for staging, SHARD_BLOCK_BYTES; NULL with the error set. */
 void *shard_block_allocate(void);

@@ -223,7 +223,7 @@ static shard_status relocate_together(shard_tensors *list, const shard_tensors *
 {
     char argument[32];
     snprintf(argument, sizeof argument, "root %d", root);
-    SHARD_TRY(shard_tensors_agree("shard_relocate_state_dict", like, argument));
+    SHARD_TRY(shard_tensors_check_identical("shard_relocate_state_dict", like, argument));
     return receive_all(list, like, whole, root);
 }
 

@@ -207,7 +207,7 @@ static shard_status read_field(json_reader *reader, const char *path, const char
     return json_reader_skip(reader) == SHARD_OK ? SHARD_OK : fail_reader(path, reader);
 }
 
-/* Checks that dtype, shape and size agree. */
+/* Checks that the size of the data is that of dtype and shape. */
 static shard_status take_description(const char *path, shard_entry *entry, const description *d)
 {
     const shard_entry_type *type = find_type(d->dtype);

@@ -1,7 +1,7 @@
 /*
  * Saving. Every rank computes the same header from its list, and so the position of its data; a hash shows that the
- * lists agree. Then each rank writes its local shards and flat ranges (save_tensors.c). At last the first rank writes the header,
- * with the checksums of what all have written.
+ * lists are identical. Then each rank writes its local shards and flat ranges (save_tensors.c). At last the first rank writes the
+ * header, with the checksums of what all have written.
  */
 #include "base/file_limit.h"
 #include "base/options.h"
@@ -32,15 +32,15 @@ static shard_status check_local(const shard_saving *s)
     return shard_last_status();
 }
 
-/* Collective over the ranks that save. */
-static shard_status agree(const shard_saving *s, const char *path)
+/* Checks that all ranks save the same tensors to the same path. Collective over the ranks that save. */
+static shard_status check_arguments(const shard_saving *s, const char *path)
 {
     if (!path)
         shard_null_argument(s->function, "path");
     if (!s->world)
         return check_local(s);
     char *quoted = path ? shard_format("\"%s\"", path) : NULL;
-    shard_status status = shard_tensors_agree(shard_current_function()->name, s->tensors, quoted ? quoted : "");
+    shard_status status = shard_tensors_check_identical(shard_current_function()->name, s->tensors, quoted ? quoted : "");
     free(quoted);
     return status;
 }
@@ -72,8 +72,9 @@ static bool is_first(const shard_placement *placement)
     return placement->kind != SHARD_SPLIT || shard_group_world_rank(placement->group, 0) == 0;
 }
 
-/* The flat ranges of a local shard are written by the replica group whose first rank would write the local shard. */
-static bool agree_on_flat_ranges(const shard_tensor *tensor)
+/* The flat ranges of a local shard are written by the replica group whose first rank would write the local shard.
+ * Collective over the group of the flat ranges. */
+static bool is_first_of_flat_range(const shard_tensor *tensor)
 {
     shard_group *group = shard_flat_range_of(tensor)->group;
     bool first = is_first(&shard_flat_range_of(tensor)->placement);
@@ -84,14 +85,14 @@ static bool agree_on_flat_ranges(const shard_tensor *tensor)
 
 /* Each group compares the ranges of its tensors, which are not kept: for many tensors and ranks they would be large. After it
  * returns the error is known to all ranks of the world. */
-static shard_status agree_on_ranges(shard_saving *s)
+static shard_status check_ranges(shard_saving *s)
 {
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
         if (shard_flat_range_of(tensor))
             free(shard_flat_ranges(name, tensor));
-        bool written = shard_flat_range_of(tensor) ? agree_on_flat_ranges(tensor) : is_first(&tensor->placement);
+        bool written = shard_flat_range_of(tensor) ? is_first_of_flat_range(tensor) : is_first(&tensor->placement);
         if (shard_local_placement(tensor)->kind == SHARD_SPLIT)
             free(shard_local_ranges(name, tensor));
         if (i < s->count)
@@ -165,9 +166,9 @@ shard_status shard_saving_begin(shard_saving *s, const shard_tensors *tensors, c
     s->mode = SHARD_NEW_FILE_NO_MODE;
     s->lock = -1;
     s->tensors = shard_tensors_kept(tensors, false);
-    SHARD_TRY(agree(s, path));
+    SHARD_TRY(check_arguments(s, path));
     plan(s, path);
-    SHARD_TRY(agree_on_ranges(s));
+    SHARD_TRY(check_ranges(s));
     return open_together(s);
 }
 

@@ -3,8 +3,8 @@
  * which threads of the ranks work without communication:
  *     WRITING     each rank's thread writes its snapshot and syncs the file
  *     COMPLETING  the first rank's thread writes the header, renames the file, and removes old checkpoints
- * At the end of a phase, in a poll or in the finish, the ranks agree on the errors of the threads, and exchange the checksums
- * that the header needs.
+ * At the end of a phase, in a poll or in the finish, the ranks call shard_agree, which finds the errors of the threads, and
+ * exchange the checksums that the header needs.
  *
  * Saves that are not finished are in a list, from which shard_finalize takes them.
  */
@@ -121,7 +121,8 @@ static void join(shard_async_save *save)
         shard_put_back_error(&save->error);
 }
 
-/* Ends a phase: waits for the thread, and agrees. Collective over the ranks that save. */
+/* Ends a phase: waits for the thread, and calls shard_agree, by which all ranks have its error. Collective over the ranks that
+ * save. */
 static shard_status advance(shard_async_save *save)
 {
     join(save);
@@ -265,7 +266,7 @@ static bool enter(const shard_async_save *save, const char *function)
         return shard_null_argument(function, "save"), false;
     if (save->process != getpid())
         return shard_error(SHARD_ERROR_UNAVAILABLE, "%s: this process was forked while the rank saved", function), false;
-    shard_agree_on("save %lld", (long long)save->number);
+    shard_require_identical("save %lld", (long long)save->number);
     return true;
 }
 
@@ -287,9 +288,9 @@ shard_status shard_async_save_poll(shard_async_save *save, bool *done)
 }
 
 /* Takes the thread's error away if all ranks know it: so all are there, and what they save was complete before it. Another error,
- * as that of a rank that has died, stays. Only an agreement that succeeds is one with all ranks here: one that fails may have met
- * another collective of ranks that did not know the error yet. Returns whether there is an error to return. Collective over the
- * ranks that save. */
+ * as that of a rank that has died, stays. Only a shard_agree that succeeds has found all ranks here: one that fails may have been
+ * paired with another collective, of ranks that did not know the error yet. Returns whether there is an error to return.
+ * Collective over the ranks that save. */
 static bool set_error_aside(const shard_async_save *save, shard_aside_error *aside)
 {
     shard_group *world = save->saving.world;

@@ -2,8 +2,8 @@
  * The checked collectives: a preflight check (preflight.h), then the transport's collective.
  * Data that fits into the fingerprint is sent with it, without a second exchange.
  *
- * Data in a device's memory is exchanged by the group's device transport, on which the ranks
- * agree at the first such collective.
+ * Data in a device's memory is exchanged by the group's device transport, which the ranks choose
+ * together at the first such collective.
  */
 #include "comm/comm.h"
 

@@ -15,7 +15,7 @@ const shard_function *shard_current_function(void)
 
 shard_function_mark shard_enter_function(const char *name)
 {
-    shard_function_mark mark = {.before = current.hash, .outermost = !current.name, .agreed = strlen(current.agreed)};
+    shard_function_mark mark = {.before = current.hash, .outermost = !current.name, .arguments = strlen(current.arguments)};
     if (mark.outermost) {
         current.name = name;
         current.hash = shard_hash_text(SHARD_HASH_START, name);
@@ -28,7 +28,7 @@ void shard_leave_function(const shard_function_mark *mark)
     if (mark->outermost)
         current.name = NULL;
     current.hash = mark->before;
-    current.agreed[mark->agreed] = '\0';
+    current.arguments[mark->arguments] = '\0';
 }
 
 const char *shard_function_hint(void)
@@ -46,9 +46,9 @@ const char *shard_function_hint(void)
     return NULL;
 }
 
-void shard_agree_on(const char *format, ...)
+void shard_require_identical(const char *format, ...)
 {
-    char text[SHARD_FUNCTION_AGREED - 8];
+    char text[SHARD_FUNCTION_ARGUMENTS - 8];
     if (!current.name)
         return;
     va_list arguments;
@@ -56,13 +56,13 @@ void shard_agree_on(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     current.hash = shard_hash_text(current.hash, text);
-    size_t used = strlen(current.agreed);
-    if (used + strlen(text) + sizeof "; " <= sizeof current.agreed)
-        sprintf(current.agreed + used, "%s%s", used ? "; " : "", text);
+    size_t used = strlen(current.arguments);
+    if (used + strlen(text) + sizeof "; " <= sizeof current.arguments)
+        sprintf(current.arguments + used, "%s%s", used ? "; " : "", text);
 }
 
-void shard_agree_on_path(const char *name, const char *path)
+void shard_require_identical_path(const char *name, const char *path)
 {
     current.hash = shard_hash_text(current.hash, path);
-    shard_agree_on("%s %s", name, path);
+    shard_require_identical("%s %s", name, path);
 }

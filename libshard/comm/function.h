@@ -12,13 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The size of the text that ranks agree on in one function; a longer text is only hashed. */
-#define SHARD_FUNCTION_AGREED 240
+/* The size of the text of the identical arguments of one function; a longer text is only hashed. */
+#define SHARD_FUNCTION_ARGUMENTS 240
 
 typedef struct shard_function {
-    const char *name;                   /* of the outermost public function; NULL: none */
-    uint64_t hash;                      /* of name and agreed */
-    char agreed[SHARD_FUNCTION_AGREED]; /* "lr 0.1; shape [2, 3]" */
+    const char *name;                         /* of the outermost public function; NULL: none */
+    uint64_t hash;                            /* of name and arguments */
+    char arguments[SHARD_FUNCTION_ARGUMENTS]; /* "lr 0.1; shape [2, 3]" */
 } shard_function;
 
 /* Of this thread. */
@@ -26,14 +26,14 @@ const shard_function *shard_current_function(void);
 
 /* The state that SHARD_FUNCTION found, restored when the function returns. */
 typedef struct shard_function_mark {
-    uint64_t before; /* the hash */
-    size_t agreed;   /* the length of the text */
+    uint64_t before;  /* the hash */
+    size_t arguments; /* the length of the text */
     bool outermost;
 } shard_function_mark;
 
 /* At the beginning of a public function that is collective; ends with the block. The function
- * that a user called counts: of nested ones, the outermost. A value that a nested function agrees on ends with
- * that function: later collectives may be over other groups, whose ranks may have other values. */
+ * that a user called counts: of nested ones, the outermost. An argument that a nested function requires to be identical ends
+ * with that function: later collectives may be over other groups, whose ranks may have other values. */
 #define SHARD_FUNCTION(name)                                                                                                     \
     __attribute__((unused, cleanup(shard_leave_function))) shard_function_mark shard_function_mark_ = shard_enter_function(name)
 shard_function_mark shard_enter_function(const char *name);
@@ -42,9 +42,9 @@ void shard_leave_function(const shard_function_mark *mark);
 /* For messages: which ranks call the function, if users of torch may call it on one rank; NULL: no hint. */
 const char *shard_function_hint(void);
 
-/* Adds a value that all ranks must have the same in the function's next collectives: "lr %.7g". */
-void shard_agree_on(const char *format, ...) SHARD_PRINTF(1, 2);
+/* Adds an identical argument to the fingerprints of the function's next collectives: "lr %.7g". */
+void shard_require_identical(const char *format, ...) SHARD_PRINTF(1, 2);
 /* The same for a path of any length, after its name: "directory /data/out". Messages have its beginning. */
-void shard_agree_on_path(const char *name, const char *path);
+void shard_require_identical_path(const char *name, const char *path);
 
 #endif

@@ -147,7 +147,7 @@ static shard_group *create_of_color(shard_group *parent, const split_word *words
 {
     int *members = shard_calloc((size_t)parent->size, sizeof *members), size = 0;
     if (!members)
-        return NULL; /* the ranks of the parent get the error when they agree next */
+        return NULL; /* the ranks of the parent get the error in their next preflight check */
     for (int member = 0; member < parent->size; member++)
         if (words[member].color == words[parent->rank].color)
             members[size++] = member;
@@ -228,9 +228,9 @@ static void mark_ranks(const shard_group *parent, const int *ranks, int count, b
 }
 
 /* All ranks of the parent need the same list. A message has its beginning. */
-static void agree_on_ranks(const shard_group *parent, const bool *marked)
+static void require_identical_ranks(const shard_group *parent, const bool *marked)
 {
-    char text[SHARD_FUNCTION_AGREED / 2] = "";
+    char text[SHARD_FUNCTION_ARGUMENTS / 2] = "";
     uint64_t hash = SHARD_HASH_START;
     size_t used = 0;
     for (int rank = 0; rank < parent->size; rank++) {
@@ -240,8 +240,8 @@ static void agree_on_ranks(const shard_group *parent, const bool *marked)
         if (used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", used ? ", " : "", rank);
     }
-    shard_agree_on("ranks %s", text);
-    shard_agree_on("list %016" PRIx64, hash);
+    shard_require_identical("ranks %s", text);
+    shard_require_identical("list %016" PRIx64, hash);
 }
 
 shard_group *shard_group_create(shard_group *parent, const int *ranks, int count)
@@ -252,7 +252,7 @@ shard_group *shard_group_create(shard_group *parent, const int *ranks, int count
     bool *marked = shard_calloc((size_t)parent->size, sizeof *marked);
     mark_ranks(parent, ranks, count, marked);
     if (shard_last_status() == SHARD_OK)
-        agree_on_ranks(parent, marked);
+        require_identical_ranks(parent, marked);
     shard_group *group = split_by_color(parent, marked && marked[parent->rank] ? 0 : NO_COLOR);
     free(marked);
     return group;

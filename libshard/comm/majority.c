@@ -28,7 +28,7 @@ bool shard_find_majority(const shard_group *group, const void *all, size_t bytes
         return false;
     found->usual = (int)shard_first_usual(all, bytes, stride, group->size);
     found->odd = (int)shard_first_other(all, bytes, stride, group->size, found->usual);
-    name_part(group, &(part){all, bytes, stride, found->usual, false}, found->differ, sizeof found->differ);
-    name_part(group, &(part){all, bytes, stride, found->usual, true}, found->agree, sizeof found->agree);
+    name_part(group, &(part){all, bytes, stride, found->usual, false}, found->odd_ranks, sizeof found->odd_ranks);
+    name_part(group, &(part){all, bytes, stride, found->usual, true}, found->usual_ranks, sizeof found->usual_ranks);
     return true;
 }

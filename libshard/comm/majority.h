@@ -6,10 +6,10 @@
 #include "comm/transport.h"
 
 typedef struct shard_majority {
-    int odd;         /* of the group: the first rank with another value than most ranks have */
-    int usual;       /* the first rank with the value that most have; of equally frequent ones that of the lowest rank counts */
-    char differ[96]; /* all ranks with other values, as world ranks: "rank 0"; "ranks 1 and 2"; of many the first ones */
-    char agree[96];  /* those with the value that most have */
+    int odd;   /* of the group: the first rank with another value than most ranks have */
+    int usual; /* the first rank with the value that most have; of equally frequent ones that of the lowest rank counts */
+    char odd_ranks[96];   /* all ranks with other values, as world ranks: "rank 0"; "ranks 1 and 2"; of many the first ones */
+    char usual_ranks[96]; /* those with the value that most have */
 } shard_majority;
 
 /* Whether the ranks' values differ: that of each rank of the group is the `bytes` bytes at values + rank * stride. Fills found

@@ -129,14 +129,14 @@ static shard_status fail_together(shard_group *group, int first)
 /* The text of a rank's call, sent if calls differ. */
 typedef struct call_text {
     uint64_t fingerprint; /* a hash of it */
-    char call[SHARD_COMM_TEXT - SHARD_FUNCTION_AGREED - sizeof(uint64_t)];
-    char agreed[SHARD_FUNCTION_AGREED];
+    char call[SHARD_COMM_TEXT - SHARD_FUNCTION_ARGUMENTS - sizeof(uint64_t)];
+    char arguments[SHARD_FUNCTION_ARGUMENTS];
 } call_text;
 
 _Static_assert(sizeof(call_text) == SHARD_COMM_TEXT, "it travels as a text");
 
-/* The first of the things that two ranks were to have the same and have not: of this one's. */
-static void describe_agreed(const char *mine, const char *other, char *text, size_t bytes)
+/* The first identical argument in which two ranks differ: its text on this one. */
+static void describe_argument(const char *mine, const char *other, char *text, size_t bytes)
 {
     size_t start = 0, same = 0;
     for (; mine[same] && mine[same] == other[same]; same++)
@@ -161,17 +161,17 @@ static void describe_difference(const shard_group *group, const call_text *texts
     bool same_calls = strcmp(texts[found.odd].call, texts[found.usual].call) == 0;
     for (int i = 0; i < 2; i++) {
         const call_text *example = &texts[examples[i]], *other = &texts[examples[1 - i]];
-        char agreed[SHARD_FUNCTION_AGREED] = "";
+        char arguments[SHARD_FUNCTION_ARGUMENTS] = "";
         int number = 0;
         for (int member = 0; member < group->size; member++)
             number += marked[member] = memcmp(&texts[member], example, sizeof *texts) == 0;
-        if (same_calls && strcmp(example->agreed, other->agreed) == 0)
-            snprintf(agreed, sizeof agreed, "%s", i == 0 ? "" : " with other arguments");
+        if (same_calls && strcmp(example->arguments, other->arguments) == 0)
+            snprintf(arguments, sizeof arguments, "%s", i == 0 ? "" : " with other arguments");
         else if (same_calls)
-            describe_agreed(example->agreed, other->agreed, agreed, sizeof agreed);
+            describe_argument(example->arguments, other->arguments, arguments, sizeof arguments);
         shard_group_name_ranks(group, marked, out, bytes);
         size_t used = strlen(out);
-        snprintf(out + used, bytes - used, " %s %.150s%.80s%s", number == 1 ? "calls" : "call", example->call, agreed,
+        snprintf(out + used, bytes - used, " %s %.150s%.80s%s", number == 1 ? "calls" : "call", example->call, arguments,
                  i == 0 ? " while " : "");
     }
 }
@@ -181,7 +181,7 @@ static shard_status fail_mismatched(shard_group *group)
     call_text mine = {0};
     char text[SHARD_COMM_TEXT];
     shard_group_describe(group, mine.call, sizeof mine.call);
-    snprintf(mine.agreed, sizeof mine.agreed, "%s", shard_current_function()->agreed);
+    snprintf(mine.arguments, sizeof mine.arguments, "%s", shard_current_function()->arguments);
     size_t used = strlen(mine.call);
     const shard_fingerprint *received = shard_received(group);
     mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &received[group->rank], offsetof(shard_fingerprint, status));

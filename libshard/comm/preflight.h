@@ -16,7 +16,7 @@ typedef struct shard_error_id {
 /* The description of a collective that the other ranks receive: compared up to `status`. */
 typedef struct shard_fingerprint {
     uint64_t sequence;
-    uint64_t layout; /* hash of counts, of the public function and of its arguments that must agree */
+    uint64_t layout; /* hash of counts, of the public function and of its identical arguments */
     int64_t count;
     uint32_t kind, dtype, root; /* kind with flags for the memory of the data; root is the operation of a reduction */
     int32_t status;             /* not SHARD_OK: the rank has failed */
@@ -58,7 +58,7 @@ static inline void shard_discard(const shard_transport *transport, shard_group *
  * make the same call and no rank has an error. */
 shard_status shard_preflight(shard_group *group, const shard_collective *call, const void *small, size_t bytes);
 
-/* A collective that needs only the preflight check: barrier, agree, the first one of a new group. */
+/* A collective that needs only the preflight check: shard_barrier, shard_agree, the first one of a new group. */
 shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind);
 
 /* After a call in which ranks wait for each other outside of the transport, with its status: an error on all ranks if one rank

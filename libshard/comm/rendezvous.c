@@ -213,10 +213,10 @@ static shard_status compare_hellos(const hello *all, int size)
     shard_majority found;
     if (shard_find_majority(&ranks, &all->size, sizeof all->size, sizeof *all, &found))
         return shard_error(SHARD_ERROR_MISMATCH, "shard_init_with: .ranks is %d on rank %d and %d on %s", all[found.odd].size,
-                           found.odd, all[found.usual].size, found.agree);
+                           found.odd, all[found.usual].size, found.usual_ranks);
     if (shard_find_majority(&ranks, all->transport, sizeof all->transport, sizeof *all, &found))
         return shard_error(SHARD_ERROR_MISMATCH, "shard_init_with: SHARD_TRANSPORT is \"%.15s\" on rank %d and \"%.15s\" on %s",
-                           all[found.odd].transport, found.odd, all[found.usual].transport, found.agree);
+                           all[found.odd].transport, found.odd, all[found.usual].transport, found.usual_ranks);
     return SHARD_OK;
 }
 

@@ -70,7 +70,7 @@ shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group)
     size_t bytes = (size_t)shard_numel(x) * shard_dtype_size(x->dtype);
     if (SHARD_RUN(x, copy_rows, memory[1], bytes, memory[0], bytes, bytes, 1) != SHARD_OK)
         return shard_result(y, shard_group_fail(group));
-    shard_agree_on("shape %s", shard_shape_text(&x->shape));
+    shard_require_identical("shape %s", shard_shape_text(&x->shape));
     y = shard_result(y, shard_group_all_reduce(group, shard_device_of(y), memory[1], shard_numel(y), y->dtype, SHARD_SUM));
     shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), 0);
     if (node)
@@ -92,7 +92,7 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
         shard_refuse_placement("shard_all_reduce", x);
         return shard_group_fail(group);
     }
-    shard_agree_on("shape %s", shard_shape_text(&x->shape));
+    shard_require_identical("shape %s", shard_shape_text(&x->shape));
     SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
     if (op == SHARD_SUM)
         shard_pending_sums_remove(&x->pending, group);
@@ -112,6 +112,6 @@ shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
         shard_refuse_placement("shard_broadcast", x);
         return shard_group_fail(group);
     }
-    shard_agree_on("shape %s", shard_shape_text(&x->shape));
+    shard_require_identical("shape %s", shard_shape_text(&x->shape));
     return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
 }

@@ -130,8 +130,8 @@ static bool offers_fit(const gather_offer *offers, const shard_group *group)
     shard_shape shapes[] = {offered_shape(odd), offered_shape(usual)};
     shard_error(SHARD_ERROR_MISMATCH, "shard_gather_from_group: rank %d has %s %s along %" PRId64 ", %s %s %s along %" PRId64,
                 shard_group_world_rank(group, found.odd), shard_dtype_name((shard_dtype)odd->fixed.dtype),
-                shard_shape_text(&shapes[0]), odd->fixed.dim, found.agree, shard_dtype_name((shard_dtype)usual->fixed.dtype),
-                shard_shape_text(&shapes[1]), usual->fixed.dim);
+                shard_shape_text(&shapes[0]), odd->fixed.dim, found.usual_ranks,
+                shard_dtype_name((shard_dtype)usual->fixed.dtype), shard_shape_text(&shapes[1]), usual->fixed.dim);
     return false;
 }
 

@@ -113,7 +113,7 @@ static shard_status compare_grids(const grid *grids)
     if (!shard_find_majority(shard_world(), grids, sizeof *grids, sizeof *grids, &found))
         return SHARD_OK;
     return shard_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank %d asks for %s, %s for %s", found.odd,
-                       grid_text(&grids[found.odd], text[0]), found.agree, grid_text(&grids[found.usual], text[1]));
+                       grid_text(&grids[found.odd], text[0]), found.usual_ranks, grid_text(&grids[found.usual], text[1]));
 }
 
 static shard_group *split_world(int color)

@@ -67,8 +67,9 @@ static shard_status compare_calls(const conversion *c, const char *layer, const 
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     shard_majority found;
     if (status == SHARD_OK && shard_find_majority(group, all, sizeof all->what, sizeof *all, &found))
-        status = shard_error(SHARD_ERROR_MISMATCH, "%s: rank %d converts %s, %s %s", c->function,
-                             shard_group_world_rank(group, found.odd), all[found.odd].what, found.agree, all[found.usual].what);
+        status =
+            shard_error(SHARD_ERROR_MISMATCH, "%s: rank %d converts %s, %s %s", c->function,
+                        shard_group_world_rank(group, found.odd), all[found.odd].what, found.usual_ranks, all[found.usual].what);
     *first = status == SHARD_OK ? all[0] : mine;
     free(all);
     return status;

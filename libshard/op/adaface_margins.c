@@ -86,8 +86,8 @@ static shard_tensor *read_norms(margins_call *call)
     if (!call->ready || !check(call))
         return NULL;
     if (call->group) {
-        shard_agree_on_operand(call->norms);
-        shard_agree_on("m %.9g, h %.9g, t_alpha %.9g", call->options->m, call->options->h, call->options->t_alpha);
+        shard_require_identical_operand(call->norms);
+        shard_require_identical("m %.9g, h %.9g, t_alpha %.9g", call->options->m, call->options->h, call->options->t_alpha);
     }
     return shard_clamp(shard_cast(shard_detach(call->norms), SHARD_FLOAT64), LEAST_NORM, LARGEST_NORM);
 }

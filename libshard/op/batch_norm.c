@@ -232,8 +232,8 @@ static shard_status count_rows(batch_norm *b)
 {
     b->count = b->rows;
     if (b->options.group)
-        shard_agree_on("%s, %" PRId64 " channels, eps %.9g, momentum %.9g", shard_dtype_name(b->x->dtype), b->channels,
-                       b->options.eps, b->options.momentum);
+        shard_require_identical("%s, %" PRId64 " channels, eps %.9g, momentum %.9g", shard_dtype_name(b->x->dtype), b->channels,
+                                b->options.eps, b->options.momentum);
     SHARD_TRY(shard_group_all_reduce(b->options.group, NULL, &b->count, 1, SHARD_INT64, SHARD_SUM));
     if (b->count != 1)
         return SHARD_OK;

@@ -177,17 +177,17 @@ static shard_status check_common(const shard_class_rows *rows, const part_head *
         return shard_error(SHARD_ERROR_MISMATCH,
                            "%s: rank %d has %s of %s, %s of %s; they must be of one type, autocast on or off, on every rank",
                            rows->function, shard_group_world_rank(rows->group, found.odd), operand,
-                           shard_dtype_name(head[found.odd].dtype), found.agree, shard_dtype_name(head[found.usual].dtype));
+                           shard_dtype_name(head[found.odd].dtype), found.usual_ranks, shard_dtype_name(head[found.usual].dtype));
     if (shard_find_majority(rows->group, &head->rows, sizeof head->rows, sizeof *head, &found))
         return shard_error(SHARD_ERROR_MISMATCH,
                            "%s: rank %d has %s of %" PRId64 " rows, %s of %" PRId64 "; every rank needs the same rows",
                            rows->function, shard_group_world_rank(rows->group, found.odd), operand, head[found.odd].rows,
-                           found.agree, head[found.usual].rows);
+                           found.usual_ranks, head[found.usual].rows);
     if (shard_find_majority(rows->group, &head->options, sizeof head->options, sizeof *head, &found))
         return shard_error(
             SHARD_ERROR_MISMATCH,
             "%s: options or the number of classes on %s differ from those on %s; they must be the same on every rank",
-            rows->function, found.differ, found.agree);
+            rows->function, found.odd_ranks, found.usual_ranks);
     return SHARD_OK;
 }
 

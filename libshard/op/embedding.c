@@ -116,8 +116,8 @@ static shard_status renormalise(bool ready, shard_tensor *weight, shard_tensor *
             SHARD_RUN(weight, embedding_power_sums, n, dim, row0, rows, memory[0], memory[1], power, memory[2], weight->dtype) ==
                 SHARD_OK;
     if (group) {
-        shard_agree_on_operand(weight);
-        shard_agree_on("max_norm %.9g, norm_type %.9g", options->max_norm, power);
+        shard_require_identical_operand(weight);
+        shard_require_identical("max_norm %.9g, norm_type %.9g", options->max_norm, power);
     }
     if (group)
         SHARD_TRY(shard_group_all_reduce(group, ready ? shard_device_of(sum) : NULL, memory[2], n, SHARD_FLOAT64,

@@ -83,8 +83,8 @@ static shard_tensor *normalize(shard_tensor *x, int dim, double eps)
     normalize_context context = {
         .axis = shard_axis_along(x, dim), .eps = eps, .group = shard_is_split(x, dim) ? x->placement.group : NULL};
     if (context.group) {
-        shard_agree_on_operand(x);
-        shard_agree_on("eps %.9g", eps);
+        shard_require_identical_operand(x);
+        shard_require_identical("eps %.9g", eps);
     }
     shard_tensor *square = shard_workspace(x, context.axis.outer * context.axis.inner, SHARD_FLOAT64);
     shard_tensor *y = compute(x, &context, square);

@@ -47,10 +47,10 @@ bool shard_check_operands(const char *function, int count, shard_tensor *const *
     return shard_check_same(function, count, operand);
 }
 
-void shard_agree_on_operand(const shard_tensor *x)
+void shard_require_identical_operand(const shard_tensor *x)
 {
     shard_shape shape = shard_tensor_whole_shape(x);
-    shard_agree_on("%s %s", shard_dtype_name(x->dtype), shard_shape_text(&shape));
+    shard_require_identical("%s %s", shard_dtype_name(x->dtype), shard_shape_text(&shape));
 }
 
 bool shard_refuse_placement(const char *function, const shard_tensor *x)

@@ -20,7 +20,7 @@ bool shard_check_operands(const char *function, int count, shard_tensor *const *
 bool shard_check_operand(const char *function, shard_tensor *x);
 
 /* All ranks need an operand of this dtype and whole shape in the function's next collectives. */
-void shard_agree_on_operand(const shard_tensor *x);
+void shard_require_identical_operand(const shard_tensor *x);
 
 /* Reports that function has no rule for x's placement; false. */
 bool shard_refuse_placement(const char *function, const shard_tensor *x);

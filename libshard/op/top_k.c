@@ -68,7 +68,7 @@ static shard_status check_heads(const search *s, const part_head *head)
     if (shard_find_majority(s->group, &head->common, sizeof head->common, sizeof *head, &found))
         return shard_error(SHARD_ERROR_MISMATCH,
                            "%s: dtype, k or whole shape on %s differ from those on %s; they must be the same on every rank",
-                           s->function, found.differ, found.agree);
+                           s->function, found.odd_ranks, found.usual_ranks);
     for (int member = 0; member < shard_group_size(s->group); member++) {
         const part_head *own = &head[member];
         int rank = shard_group_world_rank(s->group, member);

@@ -193,8 +193,8 @@ static shard_status call_clip(clip_call *c, const shard_clip_options *options, d
 {
     c->power = options->norm_type;
     c->scale = check_clip(c) == SHARD_OK ? shard_calloc((size_t)c->count, sizeof *c->scale) : NULL;
-    shard_agree_on("max_norm %.7g", c->max_norm);
-    shard_agree_on("norm_type %.7g", c->power);
+    shard_require_identical("max_norm %.7g", c->max_norm);
+    shard_require_identical("norm_type %.7g", c->power);
     bool ready = c->scale && shard_last_status() == SHARD_OK && take_scales(c) == SHARD_OK;
     shard_status status = ready ? clip_by_norm(c, options->error_if_nonfinite, norm) : shard_group_fail(shard_world());
     free(c->scale);
@@ -218,7 +218,7 @@ shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, in
         .function = "shard_clip_grad_norm_of", .optimizers = optimizers, .count = optimizers ? count : 0, .max_norm = max_norm};
     if (!optimizers)
         shard_null_argument("shard_clip_grad_norm_of", "optimizers");
-    shard_agree_on("%" PRId64 " optimizers", count);
+    shard_require_identical("%" PRId64 " optimizers", count);
     return call_clip(&call, &options, norm);
 }
 

@@ -88,7 +88,8 @@ struct shard_optimizer {
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
     bool skipped;             /* the last step was skipped */
     void *settings;           /* of this kind of optimizer; freed with it */
-    /* Workspace of a step, taken before the ranks agree that all can step: [run_capacity], [update_capacity]. */
+    /* Workspace of a step, taken before the step's shard_agree, after which no rank lacks memory: [run_capacity],
+     * [update_capacity]. */
     struct shard_run *runs;
     struct shard_update *updates;
     int64_t run_capacity, update_capacity;

@@ -362,13 +362,13 @@ static shard_status check_summed(const shard_optimizer *optimizer)
 
 /* Parameters would differ after a step with settings that differ between ranks. Seven digits: machines may differ in the
  * last bits of a schedule's result. */
-static void agree_on_settings(const shard_optimizer *optimizer)
+static void require_identical_settings(const shard_optimizer *optimizer)
 {
-    shard_agreement mine = {0};
+    shard_identical_lines mine = {0};
     shard_optimizer_describe(optimizer, 7, &mine);
     for (int64_t at = 0; at < mine.bytes; at += (int64_t)strlen(mine.text + at) + 1)
-        shard_agree_on("%s", mine.text + at);
-    shard_agree_on("clip value %.7g", optimizer->clip_value);
+        shard_require_identical("%s", mine.text + at);
+    shard_require_identical("clip value %.7g", optimizer->clip_value);
     free(mine.text);
 }
 
@@ -382,7 +382,7 @@ shard_status shard_step(shard_optimizer *optimizer)
         if (check_averaged(optimizer) == SHARD_OK && check_summed(optimizer) == SHARD_OK &&
             shard_optimizer_check_deferred(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             prepare_memory(optimizer);
-        agree_on_settings(optimizer);
+        require_identical_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");
     if (shard_agree(shard_world()) != SHARD_OK) {

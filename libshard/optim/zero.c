@@ -19,42 +19,44 @@ struct shard_zero_optimizer {
     shard_replicas *replicas;
 };
 
-/* ---- arguments that must agree ---- */
+/* ---- identical arguments ---- */
 
-void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_agreement *mine)
+void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_identical_lines *mine)
 {
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
-    shard_agreement_add(mine, shard_format("optimizer %s", optimizer->ops->name));
-    shard_agreement_add(mine, shard_format("lr %.*g", digits, defaults->lr));
-    shard_agreement_add(mine, shard_format("weight_decay %.*g", digits, defaults->weight_decay));
-    shard_agreement_add(mine, shard_format("decay_1d %s", shard_word(defaults->decay_1d)));
-    shard_agreement_add(mine, shard_format("adapt_1d %s", shard_word(defaults->adapt_1d)));
-    shard_agreement_add(mine, shard_format("rounding %s", shard_rounding_name(defaults->rounding)));
-    shard_agreement_add(mine, shard_format("seed %llu", (unsigned long long)defaults->seed));
-    shard_agreement_add(mine, shard_format("state_dtype %d", defaults->state_dtype));
+    shard_identical_lines_add(mine, shard_format("optimizer %s", optimizer->ops->name));
+    shard_identical_lines_add(mine, shard_format("lr %.*g", digits, defaults->lr));
+    shard_identical_lines_add(mine, shard_format("weight_decay %.*g", digits, defaults->weight_decay));
+    shard_identical_lines_add(mine, shard_format("decay_1d %s", shard_word(defaults->decay_1d)));
+    shard_identical_lines_add(mine, shard_format("adapt_1d %s", shard_word(defaults->adapt_1d)));
+    shard_identical_lines_add(mine, shard_format("rounding %s", shard_rounding_name(defaults->rounding)));
+    shard_identical_lines_add(mine, shard_format("seed %llu", (unsigned long long)defaults->seed));
+    shard_identical_lines_add(mine, shard_format("state_dtype %d", defaults->state_dtype));
     for (int64_t i = 1; i < optimizer->group_count; i++) {
         const shard_param_group_options *group = &optimizer->groups[i];
-        shard_agreement_add(mine, shard_format("lr_scale %.*g and weight_decay %.*g of group %lld", digits, group->lr_scale,
-                                               digits, group->weight_decay, (long long)i));
-        shard_agreement_add(mine, shard_format("decay_1d %d of group %lld", group->decay_1d, (long long)i));
+        shard_identical_lines_add(mine, shard_format("lr_scale %.*g and weight_decay %.*g of group %lld", digits, group->lr_scale,
+                                                     digits, group->weight_decay, (long long)i));
+        shard_identical_lines_add(mine, shard_format("decay_1d %d of group %lld", group->decay_1d, (long long)i));
     }
-    shard_agreement_add(mine, optimizer->ops->describe(optimizer->settings));
+    shard_identical_lines_add(mine, optimizer->ops->describe(optimizer->settings));
 }
 
 /* Compares the settings of all ranks: each range is stepped with its rank's settings, and published to all ranks.
  * Collective over the world, also for a rank that has failed. */
 static shard_status compare_settings(const shard_optimizer *optimizer)
 {
-    shard_agreement mine = {0};
+    shard_identical_lines mine = {0};
     if (shard_last_status() == SHARD_OK) {
         const shard_zero_optimizer_options *options = &optimizer->zero->options;
-        shard_agreement_add(&mine, shard_format("stage %d", options->stage));
-        shard_agreement_add(&mine, shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
-        shard_agreement_add(&mine, shard_format("bucket_mib %.9g", (double)shard_bucket_bytes(options->bucket_mib) / 1048576.0));
-        shard_agreement_add(&mine, shard_format("overlap %s", shard_word(options->overlap)));
+        shard_identical_lines_add(&mine, shard_format("stage %d", options->stage));
+        shard_identical_lines_add(&mine,
+                                  shard_format("partition %s", options->partition ? "SHARD_ZERO_WHOLE" : "SHARD_ZERO_EVEN"));
+        shard_identical_lines_add(&mine,
+                                  shard_format("bucket_mib %.9g", (double)shard_bucket_bytes(options->bucket_mib) / 1048576.0));
+        shard_identical_lines_add(&mine, shard_format("overlap %s", shard_word(options->overlap)));
         shard_optimizer_describe(optimizer, 15, &mine);
     }
-    return shard_agreement_check(&mine, shard_world(), "shard_zero_optimizer: the ranks' settings differ");
+    return shard_identical_lines_check(&mine, shard_world(), "shard_zero_optimizer: the ranks' settings differ");
 }
 
 /* ---- partitioning ---- */

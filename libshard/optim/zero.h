@@ -2,13 +2,13 @@
 #ifndef SHARD_OPTIM_ZERO_H
 #define SHARD_OPTIM_ZERO_H
 
-#include "distributed/agree.h"
+#include "distributed/identical.h"
 #include "optim/optimizer.h"
 
 /* Adds the settings that are equal on all ranks, with so many digits. */
-void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_agreement *mine);
+void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_identical_lines *mine);
 
-/* Partitions the parameters that the optimizer has had added since, if the arguments of all ranks agree. Collective over
+/* Partitions the parameters that the optimizer has had added since, if the arguments are identical on all ranks. Collective over
  * the world, also for a rank that has failed. */
 shard_status shard_zero_take(shard_optimizer *optimizer);
 

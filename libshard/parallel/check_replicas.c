@@ -135,7 +135,7 @@ shard_status shard_check_replicas(const shard_tensors *tensors)
         char *text = describe(tensors, found.index);
         if (text)
             shard_error(SHARD_ERROR_MISMATCH, "shard_check_replicas: %.200s: the bits on %s are not those on %s", text,
-                        found.ranks.differ, found.ranks.agree);
+                        found.ranks.odd_ranks, found.ranks.usual_ranks);
         free(text);
     }
     return shard_agree(shard_world());

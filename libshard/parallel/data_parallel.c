@@ -93,8 +93,8 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
 {
     SHARD_FUNCTION("shard_data_parallel_create");
     SHARD_READ_OPTIONS(shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS_INIT, options, given);
-    shard_agree_on("stage %d, partition %d, bucket_mib %.9g", options.stage, (int)options.partition,
-                   (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
+    shard_require_identical("stage %d, partition %d, bucket_mib %.9g", options.stage, (int)options.partition,
+                            (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
     shard_bucket_options buckets = {0};
     shard_data_parallel *dp = check(parameters, &options, &buckets) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;
     if (dp && make(dp, parameters, &options, buckets) == SHARD_OK)

@@ -2,7 +2,7 @@
 
 #include "base/math.h"
 #include "comm/function.h"
-#include "distributed/agree.h"
+#include "distributed/identical.h"
 #include "op/op.h"
 #include "parallel/unit.h"
 
@@ -22,7 +22,7 @@ struct shard_replicas {
 
 /* ---- parameters ---- */
 
-/* The text of a parameter that must agree on all ranks: with the hash of its values, if it is known. */
+/* The text of a parameter, which must be identical on all ranks: with the hash of its values, if it is known. */
 static char *describe(const shard_tensors *parameters, int64_t index, const uint64_t *hash)
 {
     const shard_tensor *parameter = shard_tensors_at(parameters, index);
@@ -39,7 +39,7 @@ static char *describe(const shard_tensors *parameters, int64_t index, const uint
  * their order, and values. */
 static shard_status compare_over(const shard_tensors *parameters, shard_group *group, bool values)
 {
-    shard_agreement mine = {0};
+    shard_identical_lines mine = {0};
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
@@ -50,12 +50,12 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
         if (here)
             status = shard_replica_hash(parameter, &hash);
         if (status == SHARD_OK)
-            status = shard_agreement_add(&mine, describe(parameters, i, here ? &hash : NULL));
+            status = shard_identical_lines_add(&mine, describe(parameters, i, here ? &hash : NULL));
     }
     const char *function = shard_current_function()->name;
     char what[96];
     snprintf(what, sizeof what, "%s: the replicas differ", function ? function : "data parallel");
-    return shard_agreement_check(&mine, group, what);
+    return shard_identical_lines_check(&mine, group, what);
 }
 
 static shard_status compare_all(const shard_tensors *parameters, bool values)

@@ -138,7 +138,7 @@ static shard_status check_settings(const shard_group *group, const void *offers)
     return shard_error(SHARD_ERROR_MISMATCH,
                        "SHARD_NCCL_REDUCED_PRECISION is %d on rank %d and %d on %s; all ranks need the same",
                        (int)offer_of(offers, found.odd).reduced_precision, group->world_ranks[found.odd],
-                       (int)offer_of(offers, found.usual).reduced_precision, found.agree);
+                       (int)offer_of(offers, found.usual).reduced_precision, found.usual_ranks);
 }
 
 /* The first rank names the communicator, and all enter it. */

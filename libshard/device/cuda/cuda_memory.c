@@ -172,7 +172,7 @@ bool shard_cuda_make_room(shard_device *device)
 }
 
 /* A fault that is found by then is kept for the entries whose waiting device.h names, as ranks trim before a
- * collective that all of them have agreed to enter. */
+ * collective whose preflight check all of them have passed. */
 void shard_cuda_trim(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);

@@ -1,4 +1,4 @@
-#include "distributed/agree.h"
+#include "distributed/identical.h"
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -14,33 +14,33 @@ typedef struct summary {
     int64_t bytes;
 } summary;
 
-shard_status shard_agreement_add(shard_agreement *agreement, char *line)
+shard_status shard_identical_lines_add(shard_identical_lines *lines, char *line)
 {
     size_t bytes = line ? strlen(line) + 1 : 0;
     shard_status status =
-        line ? shard_grow(&agreement->text, &agreement->capacity, agreement->bytes + (int64_t)bytes, 1) : shard_last_status();
+        line ? shard_grow(&lines->text, &lines->capacity, lines->bytes + (int64_t)bytes, 1) : shard_last_status();
     if (status == SHARD_OK) {
-        memcpy(agreement->text + agreement->bytes, line, bytes);
-        agreement->bytes += (int64_t)bytes;
+        memcpy(lines->text + lines->bytes, line, bytes);
+        lines->bytes += (int64_t)bytes;
     }
     free(line);
     return status;
 }
 
 /* usual: the lines of the ranks that `found` names. */
-static void report_difference(const shard_agreement *mine, const char *usual, int64_t usual_bytes, const shard_majority *found,
-                              const char *what)
+static void report_difference(const shard_identical_lines *mine, const char *usual, int64_t usual_bytes,
+                              const shard_majority *found, const char *what)
 {
     int64_t at = 0;
     while (at < mine->bytes && at < usual_bytes && strcmp(mine->text + at, usual + at) == 0)
         at += (int64_t)strlen(usual + at) + 1;
     if (at < mine->bytes || at < usual_bytes)
         shard_error(SHARD_ERROR_MISMATCH, "%s: here it is %.150s, on %s %.150s", what,
-                    at < mine->bytes ? mine->text + at : "nothing more", found->agree,
+                    at < mine->bytes ? mine->text + at : "nothing more", found->usual_ranks,
                     at < usual_bytes ? usual + at : "nothing more");
 }
 
-static shard_status find_difference(const shard_agreement *mine, int64_t usual_bytes, const shard_majority *found,
+static shard_status find_difference(const shard_identical_lines *mine, int64_t usual_bytes, const shard_majority *found,
                                     shard_group *group, const char *what)
 {
     bool sends = shard_group_rank(group) == found->usual;
@@ -52,17 +52,17 @@ static shard_status find_difference(const shard_agreement *mine, int64_t usual_b
     return shard_agree(group);
 }
 
-shard_status shard_agreement_check(shard_agreement *agreement, shard_group *group, const char *what)
+shard_status shard_identical_lines_check(shard_identical_lines *lines, shard_group *group, const char *what)
 {
     int size = shard_group_size(group);
-    summary mine = {.hash = shard_hash_bytes(SHARD_HASH_START, agreement->text, agreement->bytes), .bytes = agreement->bytes};
+    summary mine = {.hash = shard_hash_bytes(SHARD_HASH_START, lines->text, lines->bytes), .bytes = lines->bytes};
     summary *all = shard_calloc((size_t)size, sizeof *all);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     shard_majority found;
     if (status == SHARD_OK && shard_find_majority(group, all, sizeof *all, sizeof *all, &found))
-        status = find_difference(agreement, all[found.usual].bytes, &found, group, what);
+        status = find_difference(lines, all[found.usual].bytes, &found, group, what);
     free(all);
-    free(agreement->text);
-    *agreement = (shard_agreement){0};
+    free(lines->text);
+    *lines = (shard_identical_lines){0};
     return status;
 }
