@@ -48,7 +48,8 @@ typedef struct shard_cross_entropy_options {
  * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
  * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
  * row_weight. Weight and probabilities have the logits' dtype; they and row_weight get no gradient. docs/losses.md has the
- * formula of all options. .margin and .sample make another tensor of logits, .sample that of its classes alone.
+ * formula of all options. .margin and .sample make another tensor of logits, .sample that of its classes alone. .normalized is
+ * for the logits of shard_nn_parallel_classifier in training (else UNSUPPORTED).
  *
  * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
  * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
@@ -74,43 +75,27 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
 /* The same function under TorchShard's name. */
 #define shard_parallel_cross_entropy shard_cross_entropy
 
-/* shard_cross_entropy(shard_linear(x, weight, bias), target, ...) without the logits: they exist for a tile of classes at a
- * time, in the forward and again in the backward. The gradient of x is made in the forward's sweep, that of the weight
- * in the backward's. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes]
- * or NULL; all of one dtype, or x of 16 bits (as under SHARD_AUTOCAST) with a float32 weight, whose tiles are
- * then rounded. The loss is float64 for float64, else float32; the options' weight may have any floating dtype. With
- * soft_cap and label_smoothing the gradient of x costs another sweep in the backward.
- * .stash_share: the forward keeps the exponentials of its first tiles for the backward, which then does not compute these
- * logits again: the stash. It has at most this part of the bytes of the local weight, in memory until the weight's gradient is
- * computed. 0: no stash. With x and weight of one dtype, about rows / in is enough for all tiles; a larger value keeps no
- * more. Gradients of weight and bias differ by rounding: the stash is of .stash_dtype, of bfloat16 features bfloat16. With
- * SHARD_FLOAT16 the same bytes have twice as many exponentials of other features. Each one is rounded, by at most 2^-11 of it or
- * 2^-40 of the row's largest (of the binary loss, of 1). With soft_cap, and with weight or pos_weight of the binary loss, the
- * stash is float32 all the same.
- * There is no stash
- *   - on a GPU;
- *   - with .sample, .normalized or .margin;
- *   - for more than 1,024 rows;
- *   - for float64, and for bfloat16 features with soft_cap;
- *   - if replicas gather the rows of a classifier;
- *   - for a forward while the classifier has a deferred gradient, as of a second micro-batch, whose backward frees the first's.
- * .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12; there is no bias.
- * .margin: then the labels' logits get the margin, and all of them its scale; its ignore_index is not read. Together they
- * are shard_normalize of x and of the weight, shard_linear, shard_margin_logits and this loss, with exact derivatives, and
- * neither logits nor a normalized weight is in memory. shard_cross_entropy of the logits of shard_nn_parallel_classifier in
- * training has both options too; of other logits, which are cosines then, it has .margin alone.
- * Refused: a soft cap with .sample, .normalized or .margin; a logit_scale with .sample and a bias; a label rank with any of these
- * three. shard_cross_entropy of logits in memory takes a soft cap and a logit_scale with .sample, though not with
- * .sample_correction.
- * The gradient of an ignored row of x is 0, also where the row is NaN. Then that of the weight is NaN, as of shard_linear; with
- * .normalized that of the row is, too, as of shard_normalize.
- * Rows that are split over a group give SHARD_REDUCTION_NONE alone. All ranks of the weight's group have the same x and
- * labels, as for a column-parallel layer. Differs from the two functions by rounding.
- * *label_rank (NULL: not wanted) is as for shard_cross_entropy: it is counted in the forward's sweep, after a product of x with
- * the labels' rows of the weight, whose logits are exchanged if classes are split. As PyTorch's
- * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward
- * as calls of their own: shard/head.h.
- * Collective over the weight's group if it is split. */
+/* shard_cross_entropy(shard_linear(x, weight, bias), target, ...), from which it differs by rounding, without the logits: they
+ * exist for a tile of classes at a time. docs/losses.md ("A classifier without logits") says how it computes and what it costs.
+ *
+ * x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes] or NULL, split as the
+ * weight. All have one dtype, or x has 16 bits (as under SHARD_AUTOCAST) and weight and bias are float32. The loss is float64 of
+ * float64, else float32. The options' weight may have any floating dtype. All ranks of the weight's group have the same x and
+ * labels, as for a column-parallel layer.
+ *   - .stash_share: the forward keeps at most this part of the local weight's bytes, until the weight's gradient is computed,
+ *     which takes less time then; 0: nothing. docs/performance.md ("The stash") has the cases without a stash.
+ *   - .stash_dtype: the numbers of the stash. Those of bfloat16 x are bfloat16. With soft_cap, and with weight or pos_weight
+ *     of the binary loss, they are float32. SHARD_FLOAT16 rounds each by at most 2^-11 of it or 2^-40 of the row's largest
+ *     (of the binary loss, of 1).
+ *   - .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12.
+ *   - .margin: the labels' logits get the margin, and all logits its scale. Its ignore_index is not read.
+ *   - *label_rank (NULL: not wanted) is as for shard_cross_entropy.
+ * The gradient of an ignored row of x is 0. A row of NaN makes other gradients NaN, as in the two functions.
+ * Errors: SHAPE, probabilities as target, shapes or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias
+ * or with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, a logit_scale with
+ * .sample and a bias, rows that are split over a group with another reduction than NONE. Collective over the weight's group if it
+ * is split. As torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward
+ * and backward as calls of their own: shard/head.h. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))

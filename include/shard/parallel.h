@@ -107,14 +107,11 @@ typedef struct shard_data_parallel_options {
  * compared in the first backward that synchronizes. From stage 1 on the parameters are partitioned, and every optimizer that
  * has them, made before or after this call, updates this rank's flat ranges alone.
  *
- * A parameter belongs to one engine. If an earlier call or shard_zero_optimizer has taken it, this is another
- * handle on that engine, which lives until its last handle and the last optimizer that steps its ranges are destroyed.
- * Errors: ARGUMENT, a .stage of 1 or more that differs from that of such a parameter; from stage 1 on, a parameter that has a
- * gradient: make the call before backward or after shard_step. Make optimizers' state dicts after it: shard_step refuses an
- * optimizer whose state is in an earlier one (ARGUMENT).
- *
- * The list is borrowed, and may be destroyed; the macro takes a module, too. Destroy the object before the parameters' groups;
- * the parameters keep their flat memory. NULL with the error set. Collective over the parameters' replica groups. */
+ * Errors: ARGUMENT, from stage 1 on a parameter that an earlier call or shard_zero_optimizer has taken with another stage, or
+ * that has a gradient: make the call before backward or after shard_step. shard_step refuses an optimizer whose state is in a
+ * state dict from before this call (ARGUMENT). The list is borrowed; the macro takes a module, too. The caller destroys the
+ * object, before the parameters' groups. NULL with the error set. Collective over the parameters' replica groups.
+ * docs/data-parallel.md ("Lifetime"). */
 #define shard_data_parallel_create(...)                                                                                          \
     SHARD_OF_PARAMETERS(shard_data_parallel_create_with, shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS, __VA_ARGS__)
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
@@ -127,14 +124,10 @@ SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
 SHARD_API void shard_data_parallel_set_sync(shard_data_parallel *data_parallel, bool sync);
 
 /* Compares each tensor of the list, bit for bit, over its replica group: parameters and buffers of shard_state_dict, optimizer
- * state of shard_optimizer_state_dict. Ranks exchange 8 bytes of hash for each tensor; values are read once, a GPU's by a copy to
- * the host. Of partitioned tensors (ZeRO) no rank has a replica, and they are left out. The list is in the same order on all
- * ranks.
- * MISMATCH on the replicas of the first tensor that differs, PEER on all other ranks, with one text: "rank 0:
- * shard_check_replicas: "fc.weight" float32 [10, 4]: the bits on rank 3 are not those on ranks 0, 1 and 2". The bits that most
- * ranks have count as the right ones, of equally frequent ones the lowest rank's. Values are not changed; load the last
- * checkpoint. Call it after shard_step. As Megatron-LM's --check-weight-hash-across-dp-replicas-interval. Collective over the
- * world. */
+ * state of shard_optimizer_state_dict. Of partitioned tensors (ZeRO) no rank has a replica, and they are left out. The list is in
+ * the same order on all ranks. Errors, with one text on all ranks: MISMATCH on the replicas of the first tensor that differs,
+ * PEER on all other ranks. Values are not changed. As Megatron-LM's --check-weight-hash-across-dp-replicas-interval. Collective
+ * over the world. docs/errors.md ("Values that are not finite, and replicas that differ"). */
 SHARD_API SHARD_CHECKED shard_status shard_check_replicas(const shard_tensors *tensors);
 
 /* ---- ZeRO ---- */
@@ -159,14 +152,11 @@ typedef struct shard_zero_optimizer_options {
  *   stage 1  the optimizer's state;
  *   stage 2  and the gradients: shard_grad is NULL after backward, and functions on gradients take the optimizer;
  *   stage 3  and the parameters, which are unsharded for each use in forward and backward.
- * Gradients are averaged as by shard_data_parallel. The result is that of the same optimizer alone: to the bit in float32 over
- * shared memory, if no backwards are accumulated and no norms taken. docs/zero.md describes the stages, overlap,
- * accumulation, matrices larger than a bucket, and what ranks compare.
+ * Gradients are averaged as by shard_data_parallel. docs/zero.md describes the stages, overlap, accumulation, an earlier
+ * shard_data_parallel of the parameters, and what ranks compare.
  *
  * Call it before backward, or after shard_step, and before state dicts are made; state that the optimizer has is kept.
- * `group` contains each parameter's replicas (NULL and the world fit any parameter). If an earlier shard_data_parallel has
- * the parameters, all parameters of that object are partitioned, and all optimizers step their ranges of them; parameters of
- * the optimizer that it lacks are added to its engine. Destroy the optimizer before the groups.
+ * `group` contains each parameter's replicas (NULL and the world fit any parameter). Destroy the optimizer before the groups.
  * Errors: ARGUMENT, a parameter that is partitioned already, that has a gradient, or whose state is in a state dict, or
  * parameters under several shard_data_parallel objects; UNSUPPORTED, a group with only some of a parameter's
  * replicas, LARS or LAMB with overlap, a row-wise optimizer without SHARD_ZERO_WHOLE; MISMATCH, ranks that differ. NULL with
