@@ -117,6 +117,12 @@ def read_rows(path, name):
     return entry["shape"], content[8 + size + begin:8 + size + end]
 
 
+def write_rows(path, entries, rows):
+    """A file without checksums."""
+    header = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + rows)
+
+
 def check_ranks(folder, one):
     check(len(one) == 24, f"one rank: {len(one)} lines")  # 5 steps an epoch, and a validation
     first, last = losses(one)[0], losses(one)[-1]
@@ -171,8 +177,7 @@ def check_norms(folder):
     values = struct.unpack(f"<{len(rows) // 4}f", rows)
     rows = struct.pack(f"<{len(values)}f", *(value * (1 + i // shape[1]) for i, value in enumerate(values)))
     entry = {"classifier.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, len(rows)]}}
-    header = json.dumps(entry).encode()
-    (folder / "longer.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + rows)
+    write_rows(folder / "longer.safetensors", entry, rows)
     for options in (["--margin", "arcface:0.2"], ["--margin", "cosine", "--sample-rate", 0.3], ["--margin", "none"]):
         one, longer = (losses(train(folder, *keep, *options, *pretrained)) for pretrained in
                        ([], ["--pretrained", folder / "longer.safetensors"]))
@@ -198,6 +203,13 @@ def check_adaface(folder):
         found, expected = (losses(train(folder, "--steps", FIRST, "--val-interval", 0, "--margin", margin))
                            for margin in (f"adaface:0.4,{h}", other))
         compare(f"AdaFace with h {h} and {other}", found, expected, 1e-5)
+    shape, rows = read_rows(folder / "adaface-1/checkpoint.safetensors", "classifier.weight")
+    for there, lacking in (("batch_mean", "batch_std"), ("batch_std", "batch_mean")):
+        statistic = struct.pack("<f", 20)
+        entries = {"classifier.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, len(rows)]},
+                   f"margin.{there}": {"dtype": "F32", "shape": [1], "data_offsets": [len(rows), len(rows) + 4]}}
+        write_rows(folder / f"{there}.safetensors", entries, rows + statistic)
+        train(folder, *adaface, "--pretrained", folder / f"{there}.safetensors", expect=f'1 missing there ("margin.{lacking}")')
 
 
 def check_mirrored(folder):

@@ -24,11 +24,11 @@ static void make_trained(void)
 
 /* ---- --pretrained ---- */
 
-/* The model's tensors of the trained checkpoint under other names, as a file without metadata: NULL leaves one out. */
-static void write_state(const char *name, const char *(*rename)(const char *))
+/* The model's tensors of a checkpoint under other names, as a file without metadata: NULL leaves one out. */
+static void write_state_of(const char *source, const char *name, const char *(*rename)(const char *))
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/trained/best.safetensors", run_folder);
+    snprintf(path, sizeof path, "%s/%s", run_folder, source);
     SHARD_SCOPE {
         shard_tensors *file = shard_inspect(path, NULL), *read = shard_tensors_create(), *written = shard_tensors_create();
         for (int64_t i = 0; i < shard_tensors_count(file); i++)
@@ -46,6 +46,11 @@ static void write_state(const char *name, const char *(*rename)(const char *))
         shard_tensors_destroy(read);
         shard_tensors_destroy(written);
     }
+}
+
+static void write_state(const char *name, const char *(*rename)(const char *))
+{
+    write_state_of("trained/best.safetensors", name, rename);
 }
 
 static const char *as_it_is(const char *name)
@@ -152,6 +157,73 @@ START_TEST(test_pretrained_of_other_classes)
     snprintf(link, sizeof link, "ln -s best.safetensors \"$(printf '%s/trained/x\\ny')\"", run_folder);
     ck_assert_int_eq(run_command(link), 0);
     check_refused("trained/x\\ny: its final layer has 11 classes", FILES_RUN "--num-classes 7 --pretrained \"$(printf 'trained/x\\ny')\" --steps 1");
+}
+END_TEST
+
+#define ADAFACE_RUN FILES_RUN "--val-interval 0 --margin adaface:0.4,0.333 "
+#define ANEW "with new initial values: fc.batch_mean, fc.batch_std"
+
+static const char *without_mean(const char *name)
+{
+    return strcmp(name, "fc.batch_mean") == 0 ? NULL : name;
+}
+
+static const char *without_std(const char *name)
+{
+    return strcmp(name, "fc.batch_std") == 0 ? NULL : name;
+}
+
+/* AdaFace's mean of the norms in a file of the folder; -1: it has none. */
+static double mean_of(const char *name)
+{
+    double value = -1;
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", run_folder, name);
+    SHARD_SCOPE {
+        shard_tensors *file = shard_inspect(path, NULL), *one = shard_tensors_create();
+        shard_tensor *mean = shard_tensors_find(file, "fc.batch_mean");
+        if (mean) {
+            check_ok(shard_tensors_add(one, "fc.batch_mean", mean));
+            check_ok(shard_load(one, path, .allow_unexpected = true));
+            value = shard_item(mean);
+        }
+        shard_tensors_destroy(file);
+        shard_tensors_destroy(one);
+    }
+    return value;
+}
+
+/* AdaFace's statistics: of the file where the model has them, too, else new ones or none; of one of the two none. */
+START_TEST(test_pretrained_statistics)
+{
+    check_runs("", ADAFACE_RUN "--steps 3 --output faces");
+    double first = 20, mean = mean_of("faces/model.safetensors");
+    ck_assert(mean > 0 && mean != first);
+
+    drop_log();
+    check_runs("", ADAFACE_RUN "--pretrained faces/model.safetensors --steps 1 --output both");
+    ck_assert_ptr_null(strstr(text_of("log"), "new initial values"));
+    ck_assert_double_gt((mean_of("both/model.safetensors") - mean) / (mean - first), 0); /* from the file's on */
+
+    drop_log();
+    check_runs("", ADAFACE_RUN "--pretrained trained/model.safetensors --pretrained-skip fc.bias --steps 1 --output model");
+    ck_assert_ptr_nonnull(strstr(text_of("log"), ANEW));
+    ck_assert_double_lt(fabs(mean_of("model/model.safetensors") - first), fabs(mean - first)); /* from the first on */
+
+    drop_log();
+    check_runs("", FILES_RUN "--val-interval 0 --margin arcface:0.5 --pretrained faces/model.safetensors --steps 1 --output file");
+    ck_assert_ptr_null(strstr(text_of("log"), "new initial values"));
+    ck_assert_double_eq(mean_of("file/model.safetensors"), -1);
+
+    write_state_of("faces/model.safetensors", "mean.safetensors", without_std);
+    write_state_of("faces/model.safetensors", "std.safetensors", without_mean);
+    check_refused("has fc.batch_mean without fc.batch_std", ADAFACE_RUN "--pretrained mean.safetensors --steps 1");
+    check_refused_on(2, "has fc.batch_std without fc.batch_mean", ADAFACE_RUN "--pretrained std.safetensors --steps 1");
+    check_refused("--pretrained-skip fc.batch_mean,fc.batch_std", ADAFACE_RUN "-e --pretrained std.safetensors");
+    drop_log();
+    check_runs("", ADAFACE_RUN "--pretrained mean.safetensors --pretrained-skip fc.batch_mean,fc.batch_std --steps 1");
+    ck_assert_ptr_nonnull(strstr(text_of("log"), ANEW));
+    check_runs("", FILES_RUN "--margin arcface:0.5 --pretrained mean.safetensors --steps 1");
 }
 END_TEST
 
@@ -465,6 +537,7 @@ int main(void)
     tcase_add_test(tcase, test_pretrained_of_another_architecture);
     tcase_add_test(tcase, test_pretrained_without_final_layer);
     tcase_add_test(tcase, test_pretrained_of_other_classes);
+    tcase_add_test(tcase, test_pretrained_statistics);
     tcase_add_test(tcase, test_words_that_are_no_files);
     tcase_add_test(tcase, test_options_of_pytorch);
     tcase_add_test(tcase, test_other_options);

@@ -128,7 +128,8 @@ shard_status network_load(shard_module *network, const char *path)
             status = load_child(network, NETWORK_BACKBONE, prefixed ? NETWORK_BACKBONE "." : NULL, path);
         if (status == SHARD_OK && classifies)
             status = load_classifier(network, file, path);
-        if (status == SHARD_OK && shard_module_child_count(network) > 2 && shard_tensors_find(file, NETWORK_MARGIN ".batch_mean"))
+        bool adapts = shard_tensors_find(file, NETWORK_MARGIN ".batch_mean") || shard_tensors_find(file, NETWORK_MARGIN ".batch_std");
+        if (status == SHARD_OK && shard_module_child_count(network) > 2 && adapts) /* both, or it is an error */
             status = load_child(network, NETWORK_MARGIN, NETWORK_MARGIN ".", path);
     }
     shard_tensors_destroy(file);

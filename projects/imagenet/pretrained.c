@@ -1,7 +1,8 @@
 /*
  * --pretrained: the model's values from a file by another program or run. As
  * torch.nn.Module.load_state_dict with strict=True: a name that the file lacks and one that
- * the model lacks are errors, unless --pretrained-skip names their layer.
+ * the model lacks are errors, unless --pretrained-skip names their layer. Counters of batches and a margin's statistics may be
+ * missing.
  */
 #include "trainer.h"
 
@@ -12,6 +13,8 @@
 #define NAMED 3 /* names in a message; the others are counted */
 #define NAMES_BYTES 160
 #define WRAPPED "module."
+#define MARGIN_MEAN "fc.batch_mean" /* AdaFace's statistics */
+#define MARGIN_STD "fc.batch_std"
 
 /* The names of one kind: their number, and the first ones as text. */
 typedef struct names {
@@ -27,6 +30,7 @@ typedef struct pretrained {
     shard_metadata *metadata;        /* of the file */
     shard_tensors *wanted;           /* of the model: the tensors that are loaded */
     names missing, unexpected, left; /* left: tensors of the model that are skipped */
+    names anew;                      /* the margin's statistics, where the file has none */
 } pretrained;
 
 static void note_name(names *list, const char *name)
@@ -119,10 +123,22 @@ static shard_status check_classes(const pretrained *loading)
                        loading->path, shard_tensor_size(final, 0), classes);
 }
 
-/* A margin's statistics begin anew where only one of the file and the model has them. */
+/* Those of a model begin anew where the file has none; those of a file are left out where the model has none. */
 static bool is_of_margin(const char *name)
 {
-    return strcmp(name, "fc.batch_mean") == 0 || strcmp(name, "fc.batch_std") == 0;
+    return strcmp(name, MARGIN_MEAN) == 0 || strcmp(name, MARGIN_STD) == 0;
+}
+
+/* A mean of the file with the first deviation of a new run, or the reverse, would be the statistics of no features. */
+static shard_status check_margin(const pretrained *loading)
+{
+    if (loading->anew.count != 1 || is_skipped(loading, MARGIN_MEAN) || is_skipped(loading, MARGIN_STD))
+        return SHARD_OK;
+    bool lacks_mean = strcmp(loading->anew.text, MARGIN_MEAN) == 0;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "--pretrained %s: it has %s without %s; AdaFace's margins need both or none: take a file with both, or "
+                       "begin both anew by --pretrained-skip " MARGIN_MEAN "," MARGIN_STD,
+                       loading->path, lacks_mean ? MARGIN_STD : MARGIN_MEAN, lacks_mean ? MARGIN_MEAN : MARGIN_STD);
 }
 
 /* Files of older versions of torchvision do not count batches. */
@@ -135,7 +151,9 @@ static shard_status sort_names(pretrained *loading)
             note_name(&loading->left, name);
         else if (shard_tensors_find(loading->file, name))
             shard_tensors_add(loading->wanted, name, shard_tensors_at(loading->state, i));
-        else if (!ends_with(name, ".num_batches_tracked") && !is_of_margin(name))
+        else if (is_of_margin(name))
+            note_name(&loading->anew, name);
+        else if (!ends_with(name, ".num_batches_tracked"))
             note_name(&loading->missing, name);
     }
     for (int64_t i = 0; i < shard_tensors_count(loading->file); i++) {
@@ -180,10 +198,14 @@ static shard_status load(pretrained *loading)
         status = sort_names(loading);
     if (status == SHARD_OK)
         status = check_names(loading);
+    if (status == SHARD_OK)
+        status = check_margin(loading);
     if (status == SHARD_OK) /* unexpected names were checked above */
         status = shard_load(loading->wanted, loading->path, .prefix = loading->prefix, .allow_unexpected = true, .convert = true);
-    if (status == SHARD_OK && loading->left.count)
-        progress_say(&loading->run->base.progress, "not from %s, with new initial values: %s", loading->path, loading->left.text);
+    const names *lists[] = {&loading->left, &loading->anew};
+    for (int i = 0; i < 2 && status == SHARD_OK; i++)
+        if (lists[i]->count)
+            progress_say(&loading->run->base.progress, "not from %s, with new initial values: %s", loading->path, lists[i]->text);
     return status;
 }
 
