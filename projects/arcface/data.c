@@ -1,6 +1,6 @@
 #include "data.h"
 
-#include "agree.h"
+#include "identical.h"
 #include "random.h"
 
 #include <inttypes.h>
@@ -166,10 +166,10 @@ static void write_set(const void *source, int64_t index, char *text)
 {
     const data *of = source;
     if (index == 0)
-        snprintf(text, AGREE_BYTES, "%" PRId64 " training images of %" PRId64 " identities, hash %016" PRIx64, of->images,
+        snprintf(text, IDENTICAL_BYTES, "%" PRId64 " training images of %" PRId64 " identities, hash %016" PRIx64, of->images,
                  of->identities, hash_training_set(of));
     else
-        snprintf(text, AGREE_BYTES, "%" PRId64 " images of %s, hash %016" PRIx64,
+        snprintf(text, IDENTICAL_BYTES, "%" PRId64 " images of %s, hash %016" PRIx64,
                  validation_set_images(&of->sets[index - 1]).images, of->sets[index - 1].name,
                  hash_validation_set(&of->sets[index - 1]));
 }
@@ -185,8 +185,8 @@ shard_status data_open(data *of, const options *wanted)
         shard_error(SHARD_ERROR_ARGUMENT, "--evaluate: %s has no val/, and there are no --val-targets", wanted->directory);
     status = shard_agree(shard_world()); /* one rank alone may have no file */
     if (status == SHARD_OK)
-        status = agree_on("images", "DIR must have the same files on all ranks",
-                          (agree_list){.count = of->count + 1, .write = write_set, .of = of});
+        status = check_identical("images", "DIR must have the same files on all ranks",
+                                 (identical_list){.count = of->count + 1, .write = write_set, .of = of});
     if (status == SHARD_OK && !wanted->training.evaluate)
         status = open_loader(of, wanted);
     return status;

@@ -1,6 +1,6 @@
 #include "command_line.h"
 
-#include "agree.h"
+#include "identical.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -296,22 +296,22 @@ static void write_option(const void *of, int64_t index, char *text)
     text[0] = '\0';
     if (option->kind == COMMAND_HEADING || option->same == COMMAND_SAME_NOT)
         return;
-    int used = snprintf(text, AGREE_BYTES, "--%s ", option->name);
+    int used = snprintf(text, IDENTICAL_BYTES, "--%s ", option->name);
     const char *const *word = (const void *)((const char *)read->values + option->offset);
     if (option->same == COMMAND_SAME_PRESENCE)
-        snprintf(text + used, AGREE_BYTES - (size_t)used, "%s", *word ? "given" : "not given");
+        snprintf(text + used, IDENTICAL_BYTES - (size_t)used, "%s", *word ? "given" : "not given");
     else
-        print_value(text + used, AGREE_BYTES - (size_t)used, option, read->values);
+        print_value(text + used, IDENTICAL_BYTES - (size_t)used, option, read->values);
 }
 
-shard_status command_line_agree(const command_line *line, const void *values)
+shard_status command_line_check_identical(const command_line *line, const void *values)
 {
     command_option rows[COMMAND_MOST_OPTIONS];
     command_line flat;
     if (flatten(line, rows, &flat) != SHARD_OK)
         return shard_last_status();
-    return agree_on("options", "start all ranks with the same ones",
-                    (agree_list){.count = flat.count, .write = write_option, .of = &(read_line){&flat, values}});
+    return check_identical("options", "start all ranks with the same ones",
+                           (identical_list){.count = flat.count, .write = write_option, .of = &(read_line){&flat, values}});
 }
 
 /* ---- help ---- */

@@ -84,7 +84,7 @@ typedef struct command_line {
 shard_status command_line_read(const command_line *line, void *values, int argc, char **argv, bool *help);
 
 /* MISMATCH if ranks have different values of options that must be equal. Collective over the world. */
-shard_status command_line_agree(const command_line *line, const void *values);
+shard_status command_line_check_identical(const command_line *line, const void *values);
 
 /* The name of a value of a list; static. */
 const char *command_choice_name(const command_choice *choices, int value);

@@ -11,7 +11,7 @@ static shard_status start(const program *of, int argc, char **argv)
     if (status == SHARD_OK && !help && of->check)
         status = of->check(of->values);
     if (status == SHARD_OK)
-        status = command_line_agree(of->line, of->values);
+        status = command_line_check_identical(of->line, of->values);
     if (status != SHARD_OK)
         return status;
     if (!help)

@@ -54,7 +54,7 @@ static shard_status compute_step(const training_loop *loop, step *made, bool *in
     shard_status status = loop->backward(loop->of, &made->batch);
     run->optimizers.lost = !isfinite(made->batch.loss);
     if (status == SHARD_OK)
-        status = training_loss_agree(&run->optimizers, &made->lost);
+        status = training_loss_exchange(&run->optimizers, &made->lost);
     if (status == SHARD_OK)
         status = loop->update ? loop->update(loop->of) : training_optimizers_step(&run->optimizers);
     double sums[2] = {shard_group_rank(run->model_group) == 0 ? made->batch.loss : 0, interrupt_signal() != 0};

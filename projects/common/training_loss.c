@@ -83,7 +83,7 @@ static shard_status find_lost(const training_optimizers *made, int64_t *first, i
     return shard_last_status();
 }
 
-shard_status training_loss_agree(training_optimizers *made, int64_t *first)
+shard_status training_loss_exchange(training_optimizers *made, int64_t *first)
 {
     int64_t lowest = INT64_MAX, ranks = 0;
     shard_status status = made->options->non_finite == TRAINING_SKIP ? find_lost(made, &lowest, &ranks) : SHARD_OK;

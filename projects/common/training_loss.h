@@ -4,7 +4,7 @@
  *
  *     training_loss_begin(&optimizers);
  *     ... forward; training_loss_see(&optimizers, loss); backward ...
- *     training_loss_agree(&optimizers, &first);
+ *     training_loss_exchange(&optimizers, &first);
  *     training_optimizers_step(&optimizers);
  *     training_loss_check(&optimizers, ...);           once it knows the loss
  */
@@ -26,14 +26,14 @@ void training_loss_see(training_optimizers *made, shard_tensor *loss);
 
 /* With --non-finite skip: whether all ranks skip the step. *first: the lowest rank whose loss is not finite; -1: none. Collective
  * over the world. */
-shard_status training_loss_agree(training_optimizers *made, int64_t *first);
+shard_status training_loss_exchange(training_optimizers *made, int64_t *first);
 
 /* ARGUMENT if the loss of a step that was not skipped is not finite, with the step and the ranks; or if the scale is so small
  * that steps are skipped for another reason. The arguments are the same on all ranks. Collective over the world if they are
  * wrong. */
 shard_status training_loss_check(const training_optimizers *made, int64_t step, double loss, bool skipped, double scale);
 
-/* "  skipped: loss not finite on rank 2", "  skipped: gradients not finite", or "". first: of training_loss_agree. */
+/* "  skipped: loss not finite on rank 2", "  skipped: gradients not finite", or "". first: of training_loss_exchange. */
 void training_loss_describe(int64_t first, bool skipped, char *text, size_t bytes);
 
 #endif

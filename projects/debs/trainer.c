@@ -33,8 +33,8 @@ static shard_status open_data(trainer *run)
         run->inverse = measures_inverse_propensities(run->train, wanted->propensity_a, wanted->propensity_b);
     shard_status status = shard_agree(shard_world()); /* one rank alone may have no file */
     if (status == SHARD_OK)
-        status = xmc_agree(run->train, "train.txt");
-    return status == SHARD_OK ? xmc_agree(run->test, "test.txt") : status;
+        status = xmc_check_identical(run->train, "train.txt");
+    return status == SHARD_OK ? xmc_check_identical(run->test, "test.txt") : status;
 }
 
 static shard_status make_samplers(trainer *run)

@@ -1,6 +1,6 @@
 #include "xmc.h"
 
-#include "agree.h"
+#include "identical.h"
 #include "hash.h"
 
 #include <errno.h>
@@ -292,13 +292,14 @@ static void write_summary(const void *of, int64_t index, char *text)
 {
     const xmc_data *data = of;
     (void)index;
-    snprintf(text, AGREE_BYTES, "%" PRId64 " points, %" PRId64 " features, %" PRId64 " labels, hash %016" PRIx64, data->points,
-             data->features, data->labels, data->hash);
+    snprintf(text, IDENTICAL_BYTES, "%" PRId64 " points, %" PRId64 " features, %" PRId64 " labels, hash %016" PRIx64,
+             data->points, data->features, data->labels, data->hash);
 }
 
-shard_status xmc_agree(const xmc_data *data, const char *path)
+shard_status xmc_check_identical(const xmc_data *data, const char *path)
 {
-    char what[AGREE_BYTES];
+    char what[IDENTICAL_BYTES];
     snprintf(what, sizeof what, "the data of %s", path);
-    return agree_on(what, "give all ranks the same file", (agree_list){.count = 1, .write = write_summary, .of = data});
+    return check_identical(what, "give all ranks the same file",
+                           (identical_list){.count = 1, .write = write_summary, .of = data});
 }

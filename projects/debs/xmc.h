@@ -28,6 +28,6 @@ xmc_data *xmc_open(const char *path);
 void xmc_close(xmc_data *data);
 
 /* MISMATCH if ranks have read different data. Collective over the world. */
-shard_status xmc_agree(const xmc_data *data, const char *path);
+shard_status xmc_check_identical(const xmc_data *data, const char *path);
 
 #endif

@@ -1,6 +1,6 @@
 #include "dataset.h"
 
-#include "agree.h"
+#include "identical.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -91,20 +91,21 @@ static void write_image(const void *of, int64_t index, char *text)
     bool training = index < data->train_images;
     const image_folder *folder = training ? data->train_folder : data->val_folder;
     int64_t number = training ? index : index - data->train_images, each = image_folder_images(folder) / MOST_SIZES + 1;
-    int used = snprintf(text, AGREE_BYTES, "%s/%s/%s", training ? "train" : "val",
+    int used = snprintf(text, IDENTICAL_BYTES, "%s/%s/%s", training ? "train" : "val",
                         image_folder_class_name(folder, image_folder_label(folder, number)), image_folder_name(folder, number));
     char path[PATH_MAX];
     struct stat found;
-    if (number % each == 0 && used < AGREE_BYTES && image_folder_path(folder, number, path, sizeof path) && stat(path, &found) == 0)
-        snprintf(text + used, AGREE_BYTES - (size_t)used, " of %" PRId64 " bytes", (int64_t)found.st_size);
+    if (number % each == 0 && used < IDENTICAL_BYTES && image_folder_path(folder, number, path, sizeof path) &&
+        stat(path, &found) == 0)
+        snprintf(text + used, IDENTICAL_BYTES - (size_t)used, " of %" PRId64 " bytes", (int64_t)found.st_size);
 }
 
-shard_status dataset_agree(const dataset *data)
+shard_status dataset_check_identical(const dataset *data)
 {
     if (!data->train_folder)
         return SHARD_OK;
-    return agree_on("images", "DIR must have the same files on all ranks",
-                    (agree_list){.count = data->train_images + data->val_images, .write = write_image, .of = data});
+    return check_identical("images", "DIR must have the same files on all ranks",
+                           (identical_list){.count = data->train_images + data->val_images, .write = write_image, .of = data});
 }
 
 void dataset_close(dataset *data)

@@ -19,7 +19,7 @@ shard_status dataset_open(dataset *data, const options *wanted, const shard_grou
 
 /* MISMATCH if ranks have different images: the names of all are compared, and the sizes of some thousand files. Does
  * nothing for synthetic images. Collective over the world. */
-shard_status dataset_agree(const dataset *data);
+shard_status dataset_check_identical(const dataset *data);
 
 void dataset_close(dataset *data);
 

@@ -73,7 +73,7 @@ static shard_status step_once(trainer *run, step *made)
             totals_add(&made->counts, &part);
     }
     if (status == SHARD_OK)
-        status = training_loss_agree(&run->base.optimizers, &made->lost);
+        status = training_loss_exchange(&run->base.optimizers, &made->lost);
     if (status != SHARD_OK)
         return status;
     status = replayed ? SHARD_OK : training_optimizers_step(&run->base.optimizers);

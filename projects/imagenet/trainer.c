@@ -145,7 +145,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         status = dataset_open(&run->data, wanted, run->batch_group);
     if (status == SHARD_OK)
-        status = dataset_agree(&run->data);
+        status = dataset_check_identical(&run->data);
     if (status == SHARD_OK)
         status = make_model(run);
     if (status == SHARD_OK && wanted->pretrained)

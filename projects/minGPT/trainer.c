@@ -1,7 +1,7 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
-#include "agree.h"
+#include "identical.h"
 #include "description.h"
 #include "hash.h"
 
@@ -35,7 +35,7 @@ static void write_summary(const void *of, int64_t index, char *text)
     for (int set = 0; set < TEXT_SETS; set++)
         for (int64_t i = 0; i < run->sets[set].count; i++)
             hash = hash_word(hash, (uint32_t)run->sets[set].token[i]);
-    snprintf(text, AGREE_BYTES, "%" PRId64 " and %" PRId64 " tokens of %" PRId64 ", hash %016" PRIx64,
+    snprintf(text, IDENTICAL_BYTES, "%" PRId64 " and %" PRId64 " tokens of %" PRId64 ", hash %016" PRIx64,
              run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer), hash);
 }
 
@@ -57,8 +57,8 @@ static shard_status open_text(trainer *run)
     shard_status status = shard_agree(shard_world()); /* the file may be missing on one rank alone */
     if (status != SHARD_OK)
         return status;
-    agree_list summary = {.count = 1, .write = write_summary, .of = run};
-    return agree_on("the tokens of TEXT", "give all ranks the same files", summary);
+    identical_list summary = {.count = 1, .write = write_summary, .of = run};
+    return check_identical("the tokens of TEXT", "give all ranks the same files", summary);
 }
 
 /* Counts the blocks: of training those that fit at any shift, in whole batches; of validation all. */

@@ -27,7 +27,7 @@ static shard_status open_data(trainer *run)
     if (shard_last_status() == SHARD_OK)
         run->pairs = pairs_create(run->dictionary, wanted->uniform, wanted->power, (uint64_t)wanted->training.seed);
     shard_status status = shard_agree(shard_world()); /* one rank alone may have no file */
-    return status == SHARD_OK ? words_agree(run->dictionary, run->test) : status;
+    return status == SHARD_OK ? words_check_identical(run->dictionary, run->test) : status;
 }
 
 static shard_status make_samplers(trainer *run)

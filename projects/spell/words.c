@@ -1,7 +1,7 @@
 /* Reads the dictionary and the test, strictly: a file that is malformed is refused with its line. */
 #include "words.h"
 
-#include "agree.h"
+#include "identical.h"
 #include "hash.h"
 #include "random.h"
 
@@ -234,15 +234,16 @@ static void write_summary(const void *of, int64_t index, char *text)
 {
     const summary *all = of;
     (void)index;
-    snprintf(text, AGREE_BYTES, "%" PRId64 " words and %" PRId64 " tests, hash %016" PRIx64, all->words, all->typed, all->hash);
+    snprintf(text, IDENTICAL_BYTES, "%" PRId64 " words and %" PRId64 " tests, hash %016" PRIx64, all->words, all->typed,
+             all->hash);
 }
 
-shard_status words_agree(const words *dictionary, const typed_words *typed)
+shard_status words_check_identical(const words *dictionary, const typed_words *typed)
 {
     summary all = {.words = dictionary->count, .typed = typed ? typed->count : 0};
     all.hash = words_hash(dictionary, true);
     if (typed)
         all.hash = hash_rows(all.hash, typed->count, typed->text, typed->begin, typed->class);
-    return agree_on("the words of DIR", "give all ranks the same files",
-                    (agree_list){.count = 1, .write = write_summary, .of = &all});
+    return check_identical("the words of DIR", "give all ranks the same files",
+                           (identical_list){.count = 1, .write = write_summary, .of = &all});
 }

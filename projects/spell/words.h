@@ -47,6 +47,6 @@ int64_t words_find(const words *dictionary, const char *word);
 uint64_t words_hash(const words *dictionary, bool counts);
 
 /* MISMATCH if ranks have different words, counts or tests (NULL: none). Collective over the world. */
-shard_status words_agree(const words *dictionary, const typed_words *typed);
+shard_status words_check_identical(const words *dictionary, const typed_words *typed);
 
 #endif

@@ -14,7 +14,7 @@ static void run(int argc, char **argv)
 {
     settings o;
     bool exports = argc > 1 && strcmp(argv[1], "export") == 0;
-    if (options_read(&o, exports, argc - exports, argv + exports) != SHARD_OK || options_agree(&o, exports) != SHARD_OK)
+    if (options_read(&o, exports, argc - exports, argv + exports) != SHARD_OK || options_check_identical(&o, exports) != SHARD_OK)
         return;
     if (o.help && shard_group_rank(shard_world()) == 0)
         options_print_help();

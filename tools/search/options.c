@@ -106,9 +106,9 @@ shard_status options_read(settings *o, bool exports, int argc, char **argv)
     return SHARD_OK;
 }
 
-shard_status options_agree(const settings *o, bool exports)
+shard_status options_check_identical(const settings *o, bool exports)
 {
-    return command_line_agree(exports ? &export_line : &search_line, o);
+    return command_line_check_identical(exports ? &export_line : &search_line, o);
 }
 
 void options_print_help(void)

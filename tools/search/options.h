@@ -22,7 +22,7 @@ typedef struct settings {
 /* Reads the arguments, of `export` those behind that word. ARGUMENT: unknown options, values that are not valid. */
 shard_status options_read(settings *o, bool exports, int argc, char **argv);
 /* MISMATCH if ranks have different options. Collective over the world. */
-shard_status options_agree(const settings *o, bool exports);
+shard_status options_check_identical(const settings *o, bool exports);
 /* Prints the help of both commands. */
 void options_print_help(void);
 

@@ -2,7 +2,7 @@
  * Compares texts over ranks by hashes. If these differ, the ranks halve the list until they find the first text that
  * differs, and exchange it.
  */
-#include "agree.h"
+#include "identical.h"
 
 #include "hash.h"
 
@@ -16,9 +16,9 @@
 #define SHOWN_BYTES 160 /* bytes of a text in the error */
 
 /* FNV-1a of the texts [begin, end), each with its 0. */
-static int64_t hash_texts(const agree_list *list, int64_t begin, int64_t end)
+static int64_t hash_texts(const identical_list *list, int64_t begin, int64_t end)
 {
-    char text[AGREE_BYTES];
+    char text[IDENTICAL_BYTES];
     uint64_t hash = HASH_START;
     for (int64_t i = begin; i < end; i++) {
         list->write(list->of, i, text);
@@ -53,10 +53,10 @@ static shard_status compare(int64_t mine, int64_t *all, bool *equal, int64_t *le
 }
 
 /* Sets the same error on all ranks. A text past the end of a list is empty. */
-static shard_status report_difference(const char *what, const char *advice, const agree_list *list, int64_t index)
+static shard_status report_difference(const char *what, const char *advice, const identical_list *list, int64_t index)
 {
     int ranks = shard_group_size(shard_world()), other = 0;
-    char own[AGREE_BYTES] = "no more", (*all)[SHOWN_BYTES] = calloc((size_t)ranks, sizeof *all);
+    char own[IDENTICAL_BYTES] = "no more", (*all)[SHOWN_BYTES] = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the texts of %d ranks", ranks);
     if (index < list->count)
@@ -72,7 +72,7 @@ static shard_status report_difference(const char *what, const char *advice, cons
     return status;
 }
 
-shard_status agree_on(const char *what, const char *advice, agree_list list)
+shard_status check_identical(const char *what, const char *advice, identical_list list)
 {
     int ranks = shard_group_size(shard_world());
     if (ranks == 1)
