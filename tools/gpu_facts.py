@@ -203,6 +203,14 @@ def check_machine(findings):
     findings.add(torch == "True", "PyTorch is there", "python3 has no PyTorch: the step torch will be skipped", False)
 
 
+def commit_of(prebuilt):
+    """That of the build: a copy of the files may have another history than the machine that packed it."""
+    packed = prebuilt / "pack.json" if prebuilt else None
+    if packed and packed.exists():
+        return json.loads(packed.read_text(encoding="utf-8"))["commit"]
+    return output("git", "rev-parse", "--short", "HEAD")
+
+
 def check(options):
     findings, started = Findings(), time.monotonic()
     options.results.mkdir(parents=True, exist_ok=True)
@@ -215,7 +223,7 @@ def check(options):
     check_machine(findings)
     facts = {"gpus": gpus, "nvcc": output("nvcc", "--version").splitlines()[-2:], "python": platform.python_version(), "kernel": platform.release(),
              "system": output("sh", "-c", ". /etc/os-release; echo $PRETTY_NAME"), "cores": os.cpu_count(), "glibc": platform.libc_ver()[1],
-             "commit": output("git", "rev-parse", "--short", "HEAD"), "date": time.strftime("%Y-%m-%d"), "roots": [str(path) for path in roots()],
+             "commit": commit_of(options.prebuilt), "date": time.strftime("%Y-%m-%d"), "roots": [str(path) for path in roots()],
              "libraries": {library: find(library) for library in LIBRARIES}, "networks": output("ip", "-brief", "address").splitlines(),
              "memory": output("free", "-m").splitlines()[:2], "findings": findings.lines, "seconds": round(time.monotonic() - started, 1)}
     (options.results / "facts.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
