@@ -81,6 +81,8 @@ static const setting settings[] = {
     {"binary", momentum, 0, 2, .binary = true},
     {"normalized", momentum, 0, 1, .normalized = true, .no_bias = true},
     {"bfloat16, stochastic", stochastic, 0, 1, .dtype = SHARD_BFLOAT16},
+    {"bfloat16, clipped", momentum, 0, 1, .dtype = SHARD_BFLOAT16, .max_norm = 0.1},
+    {"bfloat16, scaled", adamw, 0, 1, .dtype = SHARD_BFLOAT16, .scaled = true},
     {"float64", momentum, 0, 2, .dtype = SHARD_FLOAT64},
     {"gradient is read", momentum, 0, 2, .reads = true},
     {"sample", sgd, 0, 2, .sample = true, .no_bias = true},
@@ -103,6 +105,8 @@ static const setting settings[] = {
     {"ZeRO-1, biases apart", momentum, 1, 1, .zero = true, .order = MATRICES_FIRST, .biases_apart = true},
     {"ZeRO-1 of the weight alone", momentum, 1, 2, .zero = true, .two_optimizers = true},
     {"ZeRO-1 of the weight alone, whole", momentum, 1, 1, .zero = true, .whole = true, .two_optimizers = true},
+    {"stage 1, bfloat16, stochastic", stochastic, 1, 1, .dtype = SHARD_BFLOAT16},
+    {"ZeRO-1, bfloat16", momentum, 1, 1, .zero = true, .dtype = SHARD_BFLOAT16},
     {"stage 2", momentum, 2, 2},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

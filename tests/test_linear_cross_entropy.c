@@ -160,7 +160,8 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static const struct {
     int64_t rows, in, classes, tile;
-} shapes[] = {{5, 3, 13, 0}, {4, 16, 3, 2}, {7, 33, 301, 64}, {70, 20, 100, 0}, {13, 130, 700, 48}, {1, 1, 1, 0}, {3, 5, 9001, 0}};
+} shapes[] = {{5, 3, 13, 0},      {4, 16, 3, 2}, {7, 33, 301, 64}, {70, 20, 100, 0},
+              {13, 130, 700, 48}, {1, 1, 1, 0},  {3, 5, 9001, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static void check_problem(const problem *p, shard_group *group, double tolerance)

@@ -1,10 +1,10 @@
 /*
- * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|arcface|sampled|resnet]: times the kernels and steps of a GPU, each with its lower
- * bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over the rate of a large
- * product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events, so
- * that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
- * code that it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py
- * makes a table of both. --heads: training steps of heads alone; --once runs one thing one time, for a profiler.
+ * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|arcface|sampled|resnet]: times the kernels and steps of a GPU,
+ * each with its lower bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over the
+ * rate of a large product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events,
+ * so that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the code that
+ * it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py makes a table of both.
+ * --heads: training steps of heads alone; --once runs one thing one time, for a profiler.
  */
 #include "clock.h"
 
@@ -25,6 +25,7 @@ static struct {
     cudaEvent_t begin, end;
     bool small; /* shapes that an emulated device can compute in time */
     bool once;
+    bool in_memory;                       /* gradients of heads, also where steps would compute them */
     double first;                         /* milliseconds of the last measurement's first run, by the host's clock */
     uint64_t peak;                        /* bytes of the pool in use at most in the last measurement, with cuBLAS's workspace */
     double copy_rate;                     /* bytes read and written a second */
@@ -275,7 +276,7 @@ static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_
                         (long long)features, (long long)rows, kind_name(tf32, dtype));
     if (shard_head_tile)
         snprintf(name + used, sizeof name - (size_t)used, ", tiles of %lld", (long long)shard_head_tile);
-    else if (!m.device->steps_product)
+    else if (m.in_memory)
         snprintf(name + used, sizeof name - (size_t)used, ", gradient in memory");
     rows = m.small ? 8 : rows;
     features = m.small ? 16 : features;
@@ -322,8 +323,10 @@ static void bench_head_steps(void)
     shard_head_tile = 0;
     bool (*steps_product)(const shard_update_product *) = m.device->steps_product;
     m.device->steps_product = NULL;
+    m.in_memory = true;
     for (head_kind kind = FUSED; kind <= STASHED && steps_product; kind++)
         bench_head_step(kind, shapes[1].classes, shapes[1].rows, shapes[1].features, shapes[1].tf32, shapes[1].dtype);
+    m.in_memory = false;
     m.device->steps_product = steps_product;
 }
 

@@ -8,7 +8,6 @@ enum {
     TILE_BYTES = 32 << 20, /* of a tile's logits, about, and at most of half of its rows of the weight */
     TILE_UNIT = 256,       /* classes of a tile are a multiple of it: rows of logits then are aligned */
     PART_BYTES = 32 << 20, /* of a gradient that is passed to a function, about: a GPU's second-level cache has room for it */
-    ALIGNED = 8,           /* classes: a GPU's products of another number are several times slower */
     PLACE_UNIT = 256,      /* bytes: alignment in the stash */
 };
 
@@ -139,8 +138,8 @@ static shard_status begin_tile(sweep *s, int64_t first, tile *t)
 {
     const shard_head *h = s->h;
     int64_t count = shard_min(s->tile, h->loss.cols - first), number = first / s->tile;
-    if (s->loss->fits && count > ALIGNED) /* the rest is a tile of its own */
-        count -= count % ALIGNED;
+    if (s->loss->fits && count > SHARD_HEAD_ALIGNED) /* the rest is a tile of its own */
+        count -= count % SHARD_HEAD_ALIGNED;
     *t = (tile){.first = first, .count = count, .narrow = s->narrow};
     t->bias = shard_head_element(h->bias, first, h->weight_dtype);
     t->class_weight = shard_head_element(h->class_weight, first, s->wide);
@@ -370,8 +369,13 @@ static shard_status give_part(sweep *s, const tile *t, int64_t first, int64_t co
 static shard_status give_gradient(sweep *s, const tile *t, const shard_head_gradient *to)
 {
     const shard_head *h = s->h;
-    const shard_update_product product = {
-        .rows = t->count, .columns = h->in, .inner = h->loss.rows, .ld_a = t->count, .a = t->narrow, .b = h->x, .dtype = h->dtype};
+    const shard_update_product product = {.rows = t->count,
+                                          .columns = h->in,
+                                          .inner = h->loss.rows,
+                                          .ld_a = t->count,
+                                          .a = t->narrow,
+                                          .b = h->x,
+                                          .dtype = h->dtype};
     if (!to->weight && to->take_product && s->device->steps_product && s->device->steps_product(&product))
         return to->take_product(to->context, s->device, t->first, t->count, &product);
     int64_t most = to->weight ? t->count : part_rows(s);

@@ -1,8 +1,8 @@
 /*
  * Heads whose classes are not the weight's rows as they lie: rows are taken through a list, or normalized. Some rows at a time
- * are copied to a chunk of workspace, over which the sweeps of head.h go as over a weight of its own; a forward that is not fused
- * does so for each tile instead (head.c). The rows of the labels,
- * for the features' gradient, are an array of their own: margins give them other factors.
+ * are copied to a chunk of workspace, over which the sweeps of head.h go as over a weight of its own. A forward that is not fused
+ * copies the rows of each tile instead (head.c). The rows of the labels, for the features' gradient, are an array of their own:
+ * margins give them other factors.
  */
 #ifndef SHARD_DEVICE_HEAD_PREPARED_H
 #define SHARD_DEVICE_HEAD_PREPARED_H

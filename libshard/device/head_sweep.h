@@ -1,4 +1,4 @@
-/* The parts of a sweep that is composed of a device's entries (head.c), and its table of a loss, which may be the device's own. */
+/* The parts of a sweep that is composed of a device's entries (head.c), and its table of a loss, which may be of a device. */
 #ifndef SHARD_DEVICE_HEAD_SWEEP_H
 #define SHARD_DEVICE_HEAD_SWEEP_H
 

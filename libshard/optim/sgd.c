@@ -19,8 +19,12 @@ static char *describe(const void *settings)
 }
 
 static const shard_optimizer_ops plain = {.name = "shard_sgd", .describe = describe, .step = step, .steps_product = true};
-static const shard_optimizer_ops with_momentum = {
-    .name = "shard_sgd", .states = 1, .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .steps_product = true};
+static const shard_optimizer_ops with_momentum = {.name = "shard_sgd",
+                                                  .states = 1,
+                                                  .state_name = {"momentum_buffer"},
+                                                  .describe = describe,
+                                                  .step = step,
+                                                  .steps_product = true};
 
 shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *given)
 {

@@ -1,10 +1,11 @@
 /*
  * Softmax cross-entropy in the sweeps of a head: a kernel of its own for each of the two passes over a tile's logits.
  *
- * The forward reads a tile's logits once, but for rows that have no reference yet. Their exponentials are relative to a reference of the row, which is not the largest
+ * The forward reads a tile's logits once. Their exponentials are relative to a reference of the row, which is not the largest
  * logit so far but within LAG of it: as long as no logit is further above it, neither the row's sum of weights nor its
- * exponentials of the tiles before have to be scaled (FlashAttention 4 rescales as seldom). A row with a logit that is further
- * above is read a second time. The statistics and the sum are brought to the largest logit when all tiles have been read.
+ * exponentials of the tiles before have to be scaled (FlashAttention 4 rescales as seldom). A row that has no reference yet, or a
+ * logit that is further above it, is read a second time. The statistics and the sum are brought to the largest logit when all
+ * tiles have been read.
  *
  * The gradient reads the logits, or the exponentials that the forward kept, and writes the derivatives.
  */
@@ -238,9 +239,9 @@ static __global__ void finish(int64_t rows, int64_t in, const float *reference, 
 
 template <class U> struct Gradient : Tile {
     const double *lse, *slope, *scale, *target_slope;
-    const U *stash;         /* the forward's exponentials, relative to kept; NULL: of the logits */
-    const float *kept;      /* [rows] */
-    float *wide;            /* the derivatives that are not rounded; NULL: not wanted */
+    const U *stash;    /* the forward's exponentials, relative to kept; NULL: of the logits */
+    const float *kept; /* [rows] */
+    float *wide;       /* the derivatives that are not rounded; NULL: not wanted */
     U *out;
 };
 
@@ -258,7 +259,8 @@ template <class U> static __device__ inline RowFactors factors_of(const Gradient
     f.label = t.label(row);
     f.ignored = t.ignores(row);
     f.center = (float)lse;
-    f.factor = (float)(scale * t.slope[row]) * exp_relative((float)((t.stash ? (double)t.kept[row] : (double)f.center) - lse), 0.0F);
+    f.factor =
+        (float)(scale * t.slope[row]) * exp_relative((float)((t.stash ? (double)t.kept[row] : (double)f.center) - lse), 0.0F);
     f.keep = (float)scale;
     if (f.label >= 0 && t.class_weight)
         f.keep *= t.class_weight[f.label];
@@ -284,7 +286,8 @@ static __device__ inline void differentiate(const RowFactors &f, int64_t start, 
 }
 
 /* Z: of what is read, logits if float. */
-template <class Z, class U> static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(Gradient<U> t, const Z *from, Rows shape)
+template <class Z, class U>
+static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(Gradient<U> t, const Z *from, Rows shape)
 {
     constexpr bool EXPONENTIALS = !std::is_same<Z, float>::value;
     for (int64_t index = blockIdx.x; index < shape.rows * shape.pieces; index += gridDim.x) {
@@ -370,7 +373,8 @@ static bool fits(const shard_head *h)
 static shard_status begin(sweep *s, double *stats)
 {
     int64_t rows = s->h->loss.rows;
-    return launch(s->device, start, blocks_for(s->device, rows, BLOCK), BLOCK, rows, stats, s->reference, s->largest, s->h->ahead);
+    return launch(s->device, start, blocks_for(s->device, rows, BLOCK), BLOCK, rows, stats, s->reference, s->largest,
+                  s->h->ahead);
 }
 
 static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)

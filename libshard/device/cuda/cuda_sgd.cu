@@ -76,9 +76,12 @@ static shard_status run(shard_device *device, int64_t count, const shard_update 
 {
     return by_arrays<STATES>(count, updates, types, [&](auto arrays) {
         using Body = Step<STATES, decltype(arrays)>;
-        if constexpr (takes_product<decltype(arrays)>)
-            if (count && updates->product)
+        if (count && updates->product) {
+            if constexpr (takes_product<decltype(arrays)>)
                 return run_product<Body>(device, updates, types, rule_of<typename Body::R>(updates, options));
+            else
+                return refuse_product();
+        }
         return run_updates<Body>(device, count, updates, types,
                                  [&](const shard_update *u) { return rule_of<typename Body::R>(u, options); });
     });

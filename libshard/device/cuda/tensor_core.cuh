@@ -21,16 +21,21 @@ namespace shard
  * lane gets rows 2 q and 2 q + 1 of column g of each. */
 template <class T> static __device__ inline void load_transposed(const T *row, uint32_t (&to)[4])
 {
+#if __CUDA_ARCH__ >= 800
     unsigned at = (unsigned)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(at)
                  : "memory");
+#else /* whose devices have no steps of products (cuda.c) */
+    __trap();
+#endif
 }
 
 /* d += a b */
 template <class T> static __device__ inline void multiply_add(const uint32_t (&a)[4], const uint32_t *b, float (&d)[4])
 {
+#if __CUDA_ARCH__ >= 800
 #define SHARD_MMA(type)                                                                                                          \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "    \
                  "{%0, %1, %2, %3};"                                                                                             \
@@ -41,6 +46,9 @@ template <class T> static __device__ inline void multiply_add(const uint32_t (&a
     else
         SHARD_MMA("f16");
 #undef SHARD_MMA
+#else
+    __trap();
+#endif
 }
 
 #else /* for the emulation, from the layouts above */
