@@ -205,7 +205,7 @@ def check_machine(findings):
 
 def commit_of(prebuilt):
     """That of the build: a copy of the files may have another history than the machine that packed it."""
-    packed = prebuilt / "pack.json" if prebuilt else None
+    packed = pathlib.Path(prebuilt, "pack.json") if prebuilt else None
     if packed and packed.exists():
         return json.loads(packed.read_text(encoding="utf-8"))["commit"]
     return output("git", "rev-parse", "--short", "HEAD")
