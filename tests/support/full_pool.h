@@ -17,12 +17,14 @@ typedef struct full_pool {
     size_t largest; /* bytes of the largest pieces */
 } full_pool;
 
-/* Takes all memory in pieces of a 16th of it and less. By CUDA's own calls, which give nothing back for it. */
+/* Takes all memory in pieces of a 16th of it and less. By CUDA's own calls, which give nothing back for it. What the pool keeps is
+ * given back before: the pieces' size is that of what the driver has. */
 static inline full_pool *full_pool_take(shard_device *device)
 {
     static full_pool taken;
     shard_cuda *cuda = shard_cuda_of(device);
     size_t free_bytes, total;
+    device->ops->trim(device);
     ck_assert_int_eq(cudaMemGetInfo(&free_bytes, &total), cudaSuccess);
     taken = (full_pool){.largest = free_bytes / 16};
     size_t smallest = 0;
