@@ -40,10 +40,10 @@ ALONE = ["cuda_memory", "nccl_alone"]
 DEVICE = ["cuda_device", "nccl_alone", "memory_report", "event", "label_rank"]
 FIRST = ["device_*", "matmul", "conv2d", "op_*", "cross_entropy", "linear", "embedding", "batch_norm", "softmax"]
 # What is learnt most from, then those whose kernels use shared memory.
-SANITIZED = ["device_cross_entropy", "device_batch_norm", "device_embedding", "device_permute", "device_rows"]
+SANITIZED = ["product_step", "device_cross_entropy", "device_batch_norm", "device_embedding", "device_permute", "device_rows"]
 SHARED_MEMORY = ["device_cross_entropy", "device_batch_norm", "device_check_index", "device_embedding", "device_layer_norm",
                  "device_lists", "device_normalize", "device_optimizer", "device_permute", "device_pieces", "device_rows",
-                 "device_softmax", "device_sum_dim", "device_sum_rows", "device_top_k"]
+                 "device_softmax", "device_sum_dim", "device_sum_rows", "device_top_k", "product_step"]
 CHECK = re.compile(r"^\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)", re.MULTILINE)
 NOTABLE = re.compile(r"^(?!.*:[FE]:).*(?:refuses a |NCCL WARN|go through |falls back).*", re.MULTILINE)
 
@@ -195,7 +195,9 @@ def run_sanitize(runner, stems):
     if not shutil.which("compute-sanitizer"):
         return "compute-sanitizer is not installed"
     seconds = {line["program"]: line["seconds"] for line in runner.before if line["step"] == "kernels" and line["way"] == "one process"}
-    wanted = ordered([stem for stem in stems if stem.startswith("device_") or stem in ("matmul", "conv2d")], SANITIZED)
+    wanted = ordered([stem for stem in stems if stem.startswith("device_") or stem in ("matmul", "conv2d", "product_step")], SANITIZED)
+    if not wanted:
+        return f"no program of {runner.options.programs} is one of those for compute-sanitizer"
     jobs = [("memcheck", stem) for stem in wanted[:5]] + [("racecheck", stem) for stem in wanted[:2] if stem in SHARED_MEMORY]
     jobs += [("memcheck", stem) for stem in wanted[5:]] + [("racecheck", stem) for stem in wanted[2:] if stem in SHARED_MEMORY]
     # Under the tool a kernel takes some tens of times as long.
