@@ -52,10 +52,6 @@ template <int STATES, class Arrays> struct Adam {
     {
         return arrays.template load<N>(i, !now.starts);
     }
-    template <int N> __device__ In<N> load_product(int64_t i, const float *gradient) const
-    {
-        return arrays.template load<N>(i, gradient, !now.starts);
-    }
     template <int N> __device__ void store(int64_t i, const In<N> &in) const
     {
         R out[N], states[STATES][N];

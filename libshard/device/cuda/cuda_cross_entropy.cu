@@ -8,6 +8,7 @@
  * order.
  */
 #include "device/cuda/exp_sum.cuh"
+#include "device/cuda/label_rank.cuh"
 
 using namespace shard;
 
@@ -73,15 +74,6 @@ struct Ranking {
     const double *logit; /* [rows], of the targets; NULL: this part has them */
     int64_t *ahead;      /* [rows] */
 };
-
-/* Whether an element comes before the target, whose logit is own: it is larger, or as large and
- * `left` of it. A NaN counts as the largest of all. */
-template <class R> static __device__ inline bool comes_before(R value, R own, bool left)
-{
-    if (own != own)
-        return value != value && left;
-    return !(value <= own) || (value == own && left);
-}
 
 /* Of a row that is not ignored. */
 template <class T>

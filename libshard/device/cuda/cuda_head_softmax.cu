@@ -10,6 +10,7 @@
  * The gradient reads the logits, or the exponentials that the forward kept, and writes the derivatives.
  */
 #include "device/cuda/exp_sum.cuh"
+#include "device/cuda/label_rank.cuh"
 
 extern "C" {
 #include "device/head_sweep.h"
@@ -83,13 +84,6 @@ template <class U> struct Forward : Tile {
     int64_t *ahead;            /* [rows], added to */
     U *out;                    /* the exponentials; NULL: not wanted */
 };
-
-static __device__ inline bool comes_before(float value, float own, bool left)
-{
-    if (own != own)
-        return value != value && left;
-    return !(value <= own) || (value == own && left);
-}
 
 /* Of the logits of a row that one thread reads: the largest, the sum of exponentials, how many come before the label's. */
 struct Found {

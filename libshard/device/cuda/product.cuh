@@ -96,7 +96,7 @@ static __device__ inline void step_sums(const Body &body, int64_t rows, int64_t 
         if (row0 + row >= rows || column0 + column >= columns)
             continue;
         int64_t i = (row0 + row) * columns + column0 + column;
-        body.template store<N>(i, body.template load_product<N>(i, &sums[row][column]));
+        body.template store<N>(i, body.arrays.template load<N>(i, &sums[row][column], !body.now.starts));
     }
 }
 
