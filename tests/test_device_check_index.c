@@ -1,4 +1,5 @@
-/* check_index finds the first bad index, however many there are, and tells arrays apart; digests are compared. */
+/* check_index finds the first bad index, however many there are, and tells arrays apart; labels are found in lists; digests are
+ * compared. */
 #include "support/check.h"
 #include "support/kernels.h"
 
@@ -77,6 +78,52 @@ START_TEST(tells_of_the_first_call)
 }
 END_TEST
 
+/* Labels as positions in a list of the rows of columns [100, 400) of 1,000; the list has some of them. */
+START_TEST(finds_labels)
+{
+    enum { ROWS = 700, COUNT = 150, IGNORED = -100 };
+    static const shard_fault lacking = {SHARD_ERROR_ARGUMENT, "label %" PRId64 " at %" PRId64 " is not in the list of %" PRId64};
+    const shard_cross_entropy_shape shape = {.rows = ROWS, .cols = 300, .col0 = 100, .classes = 1000, .ignore_index = IGNORED};
+    shard_device *device;
+    int64_t *list = array_new(COUNT, SHARD_INT64), *label = array_new(ROWS, SHARD_INT64);
+    int64_t *position = array_new(ROWS, SHARD_INT64), *row = array_new(ROWS, SHARD_INT64);
+    for (int64_t i = 0; i < COUNT; i++)
+        list[i] = 2 * i; /* the even ones */
+    for (int64_t i = 0; i < ROWS; i++)
+        label[i] = i % 5 == 0   ? IGNORED
+                   : i % 5 == 1 ? 100 + 2 * (i % COUNT)
+                   : i % 5 == 2 ? i % 100
+                   : i % 5 == 3 ? 400 + i % 600
+                                : INT64_MAX;
+    for (int set = 0; (device = kernel_device(set)); set++) {
+        for (int64_t count = COUNT; count >= 0; count -= COUNT) {
+            char keyword[80];
+            shard_status status = device->ops->find_labels(device, &shape, count, list, label, position, row, &lacking);
+            snprintf(keyword, sizeof keyword, "label %" PRId64 " at 1 is not in the list of 0", label[1]);
+            if (count == 0)
+                check_told(device, status, SHARD_ERROR_ARGUMENT, keyword);
+            else
+                ck_assert(status == SHARD_OK && device->ops->synchronize(device) == SHARD_OK);
+            for (int64_t i = 0; i < ROWS; i++) {
+                bool ignored = i % 5 == 0 || i % 5 == 4, found = i % 5 == 1 && count > 0;
+                ck_assert_int_eq(position[i], ignored ? -1 : found ? i % COUNT : count);
+                ck_assert_int_eq(row[i], found ? 2 * (i % COUNT) : -1);
+            }
+        }
+        label[ROWS - 2] = 101, label[ROWS - 1] = 103; /* two that the list lacks */
+        check_told(device, device->ops->find_labels(device, &shape, COUNT, list, label, position, row, &lacking),
+                   SHARD_ERROR_ARGUMENT, "label 101 at 698 is not in the list of 150");
+        label[ROWS - 2] = label[ROWS - 1] = IGNORED;
+        ck_assert(device->ops->find_labels(device, &shape, COUNT, list, label, position, row, &lacking) == SHARD_OK);
+        label[ROWS - 2] = 400 + (ROWS - 2) % 600, label[ROWS - 1] = INT64_MAX;
+    }
+    array_free(list, COUNT, SHARD_INT64);
+    array_free(label, ROWS, SHARD_INT64);
+    array_free(position, ROWS, SHARD_INT64);
+    array_free(row, ROWS, SHARD_INT64);
+}
+END_TEST
+
 static uint64_t hash_of(shard_device *device, int64_t n, const int64_t *index)
 {
     uint64_t *hash = array_new(1, SHARD_INT64), value;
@@ -146,6 +193,7 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_test(all, finds_the_first);
     tcase_add_test(all, tells_of_the_first_call);
+    tcase_add_test(all, finds_labels);
     tcase_add_test(all, hashes);
     tcase_add_test(all, compares);
     return test_run(suite);

@@ -241,7 +241,8 @@ typedef struct training {
     shard_module *model;
     shard_optimizer *sgd;
     shard_tensor *inputs, *labels;
-    shard_tensor *weight; /* of a head whose classes are sampled; else NULL */
+    shard_tensor *labels_on_host; /* as a trainer has them: to draw a sample of them does not wait */
+    shard_tensor *weight;         /* of a head whose classes are sampled; else NULL */
     bool margin;
     double stash_share;
     int64_t step;
@@ -252,7 +253,7 @@ static void run_training(void *context)
     training *t = context;
     SHARD_SCOPE
     {
-        shard_tensor *sample = t->weight ? shard_sample_classes(t->labels, t->weight, 0.1, 1, t->step++) : NULL;
+        shard_tensor *sample = t->weight ? shard_sample_classes(t->labels_on_host, t->weight, 0.1, 1, t->step++) : NULL;
         shard_tensor *output = shard_forward(t->model, t->inputs);
         shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
         margin.m2 = 0.5;
@@ -285,10 +286,12 @@ static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_
     {
         shard_module *layer = kind != PLAIN ? shard_nn_parallel_classifier(features, classes, NULL, .bias = false, .dtype = dtype)
                                             : shard_nn_linear(features, classes, .bias = false, .dtype = dtype);
+        shard_tensor *labels = make_labels(rows, classes);
         training t = {.model = layer,
                       .sgd = shard_sgd(layer, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
                       .inputs = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
-                      .labels = make_labels(rows, classes),
+                      .labels = labels,
+                      .labels_on_host = shard_to_device(labels, shard_device_open("cpu")),
                       .weight = kind == SAMPLED ? shard_module_tensor(layer, "weight") : NULL,
                       .margin = kind >= ARCFACE,
                       .stash_share = kind == STASHED ? 1000 : 0.05};

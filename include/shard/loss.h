@@ -122,8 +122,8 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  * computed as a whole (shard_nn_parallel_classifier says when; of micro-batches with several samples; of a bias always) has
  * zeros in the other rows, which weight decay and momentum then do move. Evaluation takes no sample: all classes.
  *
- * Waits for the device of the labels, as the loss with a sample does. Errors: ARGUMENT, a rate outside [0, 1], a negative step;
- * UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
+ * Waits for a GPU that has the labels; for labels in host memory no GPU is waited for, neither here nor in the loss. Errors:
+ * ARGUMENT, a rate outside [0, 1], a negative step; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
 SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
                                              int64_t step);
 
@@ -136,7 +136,7 @@ SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor 
  * In the loss it is rounded to the weight's dtype; it has no gradient, and is refused with .normalized and .margin, whose samples
  * Partial FC takes without it. All ranks of a group that splits the classes give one, or none does.
  *
- * Waits for the devices of sample and labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside
+ * Waits for GPUs that have the sample or the labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside
  * (0, 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
 SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 

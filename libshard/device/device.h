@@ -13,8 +13,8 @@
  * - An entry that fails sets the thread's error and returns its status. Callers
  *   have checked shapes and ranges of enums; entries do not check them again.
  * - Work may be queued, in the order of the calls: only copy_out, synchronize and
- *   event_synchronize wait, and trim, which reports no fault. Results are the same in every run for the same
- *   shapes and number of threads.
+ *   event_synchronize wait and report faults. trim, copy_in and an entry that lacks memory may wait, and report none. Results are the
+ *   same in every run for the same shapes and number of threads.
  * - A fault in an entry's data (shard_fault) is its error at once if the memory
  *   is the host's. A device that queues keeps the first fault that it finds until
  *   the next entry that waits, of any thread, or report: it returns the fault.
@@ -192,6 +192,32 @@ typedef struct shard_cross_entropy_shape {
 SHARD_KERNEL bool shard_label_ignored(const shard_cross_entropy_shape *shape, int64_t label)
 {
     return label == shape->ignore_index || label < 0 || label >= shape->classes;
+}
+
+/* Finds a label's row in `list` [count], ascending rows of the columns. *position: where it is; *row: the row. For a label of
+ * other columns they are count and -1, for an ignored one -1 and -1. False, with count and -1, if the list lacks the row. */
+SHARD_KERNEL bool shard_label_find(const shard_cross_entropy_shape *shape, int64_t count, const int64_t *list, int64_t label,
+                                   int64_t *position, int64_t *row)
+{
+    bool ignored = shard_label_ignored(shape, label);
+    bool is_here = !ignored && label >= shape->col0 && label - shape->col0 < shape->cols;
+    *position = ignored ? -1 : count;
+    *row = -1;
+    if (!is_here)
+        return true;
+    int64_t first = 0, wanted = label - shape->col0;
+    for (int64_t end = count; first < end;) {
+        int64_t middle = first + (end - first) / 2;
+        if (list[middle] < wanted)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    if (first == count || list[first] != wanted)
+        return false;
+    *position = first;
+    *row = wanted;
+    return true;
 }
 
 /* Per row: the maximum m of x, sum exp(x - m), a, b, and the target's weight w_y

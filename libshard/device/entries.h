@@ -266,6 +266,10 @@ SHARD_KERNEL_ENTRY(shard_status, attention_backward, shard_device *, const shard
  * NULL, or is set to a hash of all n indices. */
 SHARD_KERNEL_ENTRY(shard_status, check_index, shard_device *, int64_t n, const int64_t *index, int64_t limit,
                int64_t ignore_index, const shard_fault *, uint64_t *hash)
+/* position, row [rows] = shard_label_find of the labels in `list` [count]. The fault (label, i, count) for the first label of
+ * these columns that the list lacks. */
+SHARD_KERNEL_ENTRY(shard_status, find_labels, shard_device *, const shard_cross_entropy_shape *, int64_t count,
+               const int64_t *list, const int64_t *label, int64_t *position, int64_t *row, const shard_fault *)
 /* The fault (the rank, a rank of most, 0) if a rank's hash differs from that of most ranks: the first of each, of equally
  * frequent hashes the one that comes first counts. The ranks' digests begin `stride` bytes, a multiple of 8, from each other. */
 SHARD_KERNEL_ENTRY(shard_status, compare_digests, shard_device *, int64_t members, size_t stride, const shard_label_digest *,

@@ -11,14 +11,16 @@
 
 #include <inttypes.h>
 
-/* A function's error texts for labels and row weights; the formats have three int64_t, as the entries check_index and
- * compare_digests need. */
+/* A function's error texts for labels and row weights; the formats have three int64_t, as the entries check_index, find_labels
+ * and compare_digests need. */
 typedef struct shard_class_faults {
-    shard_fault label, difference, weight_difference;
+    shard_fault label, unsampled, difference, weight_difference;
 } shard_class_faults;
 #define SHARD_CLASS_FAULTS(function)                                                                                             \
     {                                                                                                                            \
         {SHARD_ERROR_ARGUMENT, function ": label %" PRId64 " at row %" PRId64 " is outside [0, %" PRId64 ")"},                   \
+            {SHARD_ERROR_ARGUMENT, function ": label %" PRId64 " at row %" PRId64 " is not in the sample of %" PRId64            \
+                                            " classes; draw it with these labels"},                                              \
             {SHARD_ERROR_MISMATCH, function ": labels on rank %" PRId64 " differ from those on rank %" PRId64                    \
                                             "; every rank needs the same labels of all rows"},                                   \
         {                                                                                                                        \

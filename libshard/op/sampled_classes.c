@@ -195,76 +195,53 @@ static bool check_sample(const shard_class_rows *rows, shard_tensor *sample)
     return false;
 }
 
-/* Turns classes into rows of the local weight. */
-static bool find_rows(const shard_class_rows *rows, int64_t *class, int64_t count)
+/* Writes the rows of the local weight that the classes are. */
+static bool find_rows(const shard_class_rows *rows, const int64_t *class, int64_t count, int64_t *row)
 {
     const shard_cross_entropy_shape *shape = &rows->shape;
     for (int64_t i = 0; i < count; i++) {
-        int64_t least = i ? class[i - 1] + 1 : 0, given = class[i];
-        class[i] = given < shape->col0 ? -1 : given - shape->col0; /* no overflow */
-        if (class[i] >= least && class[i] < shape -> cols)
+        int64_t least = i ? row[i - 1] + 1 : 0;
+        row[i] = class[i] < shape->col0 ? -1 : class[i] - shape->col0; /* no overflow */
+        if (row[i] >= least && row[i] < shape->cols)
             continue;
         shard_error(SHARD_ERROR_ARGUMENT,
                     "%s: class %" PRId64 " at position %" PRId64 " of the sample; classes of this rank, in [%" PRId64 ", %" PRId64
                     "), are needed in ascending order",
-                    rows->function, given, i, shape->col0, shape->col0 + shape->cols);
+                    rows->function, class[i], i, shape->col0, shape->col0 + shape->cols);
         return false;
     }
     return true;
 }
 
-/* Turns labels into positions in the list; row: their rows. */
-static bool find_labels(const shard_class_rows *rows, const int64_t *list, int64_t count, int64_t *label, int64_t *row)
+static shard_tensor *make_integers(int64_t count, shard_device *device)
 {
-    const shard_cross_entropy_shape *shape = &rows->shape;
-    for (int64_t i = 0; i < shape->rows; i++) {
-        int64_t given = label[i], wanted = given < shape->col0 ? -1 : given - shape->col0;
-        row[i] = -1;
-        if (shard_label_ignored(shape, given)) {
-            label[i] = -1;
-            continue;
-        }
-        label[i] = count;
-        if (wanted < 0 || wanted >= shape->cols)
-            continue;
-        const int64_t *found = bsearch(&wanted, list, (size_t)count, sizeof *list, compare);
-        if (!found) {
-            shard_error(SHARD_ERROR_ARGUMENT,
-                        "%s: label %" PRId64 " at row %" PRId64 " is not in the sample; draw it with these labels",
-                        rows->function, given, i);
-            return false;
-        }
-        label[i] = found - list;
-        row[i] = wanted;
-    }
-    return true;
+    return shard_tensor_make(SHARD_SHAPE(count), SHARD_INT64, device);
 }
 
-static bool make_tensors(const shard_class_rows *rows, shard_sampled *s, const int64_t *list, const int64_t *label,
-                         const int64_t *row)
+/* The labels' positions and rows. A label that the list lacks is an error here or of the device. */
+static bool find_labels(const shard_class_rows *rows, shard_sampled *s)
 {
     shard_device *device = shard_device_of(rows->logits);
-    shard_shape shape = SHARD_SHAPE(rows->shape.rows);
-    s->on_host = host_tensor(list, s->count);
-    s->list = s->on_host ? shard_to_device(s->on_host, device) : NULL;
-    s->target = shard_from_host(label, shape, .dtype = SHARD_INT64, .device = device);
-    s->label_row = shard_from_host(row, shape, .dtype = SHARD_INT64, .device = device);
-    return s->list && s->target && s->label_row;
+    void *memory[4];
+    s->target = make_integers(rows->shape.rows, device);
+    s->label_row = make_integers(rows->shape.rows, device);
+    return s->target && s->label_row && shard_load(SHARD_INPUTS(s->list, rows->labels, s->target, s->label_row), memory) &&
+           SHARD_RUN(s->list, find_labels, &rows->shape, s->count, memory[0], memory[1], memory[2], memory[3],
+                     &rows->faults->unsampled) == SHARD_OK;
 }
 
-static bool read_sample(const shard_class_rows *rows, shard_tensor *sample, shard_sampled *sampled)
+static bool read_sample(const shard_class_rows *rows, shard_tensor *sample, shard_sampled *s)
 {
     if (!check_sample(rows, sample) || shard_graph_refuse("a loss of sampled classes") != SHARD_OK)
         return false;
-    *sampled = (shard_sampled){.count = shard_numel(sample)};
-    int64_t *list = read_integers(sample), *label = read_integers(rows->labels);
-    int64_t *row = shard_calloc((size_t)rows->shape.rows + 1, sizeof *row);
-    bool read = list && label && row && find_rows(rows, list, sampled->count) &&
-                find_labels(rows, list, sampled->count, label, row) && make_tensors(rows, sampled, list, label, row);
-    free(list);
-    free(label);
-    free(row);
-    return read;
+    *s = (shard_sampled){.count = shard_numel(sample)};
+    shard_tensor *here = shard_to_device(sample, shard_cpu());
+    s->on_host = here ? make_integers(s->count, shard_cpu()) : NULL;
+    void *memory[2];
+    if (!s->on_host || !shard_load(SHARD_INPUTS(here, s->on_host), memory) || !find_rows(rows, memory[0], s->count, memory[1]))
+        return false;
+    s->list = shard_to_device(s->on_host, shard_device_of(rows->logits));
+    return s->list && find_labels(rows, s);
 }
 
 /* Whether the correction is of the sample: local, floating, [count]. False with the error set. */

@@ -1,5 +1,5 @@
 /* The classes that a loss counts (shard_cross_entropy_options.sample), as rows of a weight or columns of logits; and labels as
- * positions among them. Lists are made and read by the host. */
+ * positions among them. The host makes lists, and the device finds labels in them. */
 #ifndef SHARD_OP_SAMPLED_CLASSES_H
 #define SHARD_OP_SAMPLED_CLASSES_H
 
@@ -16,8 +16,8 @@ typedef struct shard_sampled {
 
 /* Reads the sample of the rows' classes, and makes *shape that of a layer of these classes alone, of which this rank has the
  * first ones, for labels sampled->target. After shard_class_rows_read with labels. correction: of the options, or NULL.
- * Tensors of the innermost scope. Waits for the device. Errors: the sample is no ascending list of local classes, or lacks a
- * label; the correction is not of it. Collective over the rows' group if labels are smoothed over the classes (smoothing is not
+ * Tensors of the innermost scope. Does not wait for the device, unless that has the sample. Errors: the sample is no ascending list of
+ * local classes; the correction is not of it; here or of the device, the sample lacks a label. Collective over the rows' group if labels are smoothed over the classes (smoothing is not
  * 0); ready is false if this rank has failed. A rank that fails has been in the first gather, in which all ranks fail. */
 shard_status shard_sampled_open(shard_class_rows *rows, bool ready, shard_tensor *sample, shard_tensor *correction,
                                 double smoothing, shard_sampled *sampled, shard_cross_entropy_shape *shape);

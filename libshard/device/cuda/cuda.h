@@ -8,7 +8,7 @@
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
  * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait, copy_in,
- *   copy_in_async, wait_arrival, trim, allocate_host, release_host and the events'. So a whole training step of one
+ *   copy_in_async, copy_out_async, wait_arrival, trim, use_stream and the events'. So a whole training step of one
  *   rank can: forward, loss, backward, the optimizer's step. Collectives are not entries, and hosts do preflight
  *   checks before them. A step that was run before has made what CUDA's libraries make at their first use (handles,
  *   plans). A replay reads memory as it is then, but has the capture's other arguments. Values that change at each
@@ -64,6 +64,7 @@ typedef struct shard_cuda {
     shard_cuda_graph *graphs;        /* the list of all graphs */
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
+    struct shard_cuda_staging *staging; /* cuda_staging.c */
     cudaStream_t copies;             /* of copy_in_async, next to `stream` */
     cudaStream_t own;                /* the stream without a caller's (cuda_stream.c) */
 } shard_cuda;
@@ -97,6 +98,15 @@ static inline uint64_t shard_cuda_fault_word(const shard_fault *fault)
 /* Waits until all work on the stream is done. Functions that wait for the stream call this instead of the runtime,
  * as the work of other ranks that it waits for may never come. */
 shard_status shard_cuda_wait(shard_device *device);
+/* The same for an event. A fault of kernels stays for the entries whose waiting device.h names. */
+shard_status shard_cuda_wait_event(const shard_cuda *cuda, cudaEvent_t event);
+
+/* ---- cuda_staging.c ---- */
+
+/* Copies pageable memory, which may be overwritten on return, if it has at most SHARD_CUDA_STAGED bytes and there is pinned memory for
+ * it; *staged: whether it did. Waits for an earlier copy's end where all of the pinned memory is in use. */
+enum { SHARD_CUDA_STAGED = 8 << 20 };
+shard_status shard_cuda_stage_in(shard_device *device, void *to, const void *from_host, size_t bytes, bool *staged);
 
 /* ---- cuda_graph.c ---- */
 

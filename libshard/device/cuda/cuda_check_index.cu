@@ -1,5 +1,5 @@
 /*
- * Indices that are out of range, pairs that are not in order, and whether ranks have the same labels.
+ * Indices that are out of range, labels that a list lacks, pairs that are not in order, and whether ranks have the same labels.
  *
  * Blocks record what they find in their range of the array, and one block combines it: the first bad index of all is
  * the least, the hash a sum of integers, which no order changes. Faults go to the device's record of its first
@@ -13,7 +13,10 @@
 using namespace shard;
 
 struct Least {
-    template <class R> static __device__ inline R join(R a, R b) { return a < b ? a : b; }
+    template <class R> static __device__ inline R join(R a, R b)
+    {
+        return a < b ? a : b;
+    }
 };
 
 /* The first of all faults is kept: kernels of the stream come one by one. */
@@ -86,6 +89,38 @@ shard_status shard_cuda_check_index(shard_device *device, int64_t n, const int64
     if (status == SHARD_OK)
         status = launch(device, tell, 1, BLOCK, n, index, limit, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
                         shard_cuda_of(device)->fault, hash);
+    shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
+    return status;
+}
+
+/* ---- labels in a list ---- */
+
+static __global__ void find(shard_cross_entropy_shape shape, int64_t count, const int64_t *list, const int64_t *label,
+                            int64_t *position, int64_t *row, Finding *findings)
+{
+    int64_t first = shape.rows, stride = (int64_t)gridDim.x * BLOCK;
+    for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < shape.rows; i += stride)
+        if (!shard_label_find(&shape, count, list, label[i], &position[i], &row[i]) && first == shape.rows)
+            first = i;
+    first = block_reduce<BLOCK, Least>(first);
+    if (threadIdx.x == 0)
+        findings[blockIdx.x] = Finding{first, 0};
+}
+
+shard_status shard_cuda_find_labels(shard_device *device, const shard_cross_entropy_shape *shape, int64_t count,
+                                    const int64_t *list, const int64_t *label, int64_t *position, int64_t *row,
+                                    const shard_fault *fault)
+{
+    if (shape->rows == 0)
+        return SHARD_OK;
+    unsigned blocks = blocks_for(device, shape->rows, BLOCK);
+    Finding *findings = (Finding *)shard_cuda_scratch(device, blocks * sizeof *findings);
+    if (!findings)
+        return shard_last_status();
+    shard_status status = launch(device, find, blocks, BLOCK, *shape, count, list, label, position, row, findings);
+    if (status == SHARD_OK)
+        status = launch(device, tell, 1, BLOCK, shape->rows, label, count, (int64_t)blocks, findings,
+                        shard_cuda_fault_word(fault), shard_cuda_of(device)->fault, (uint64_t *)NULL);
     shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
     return status;
 }

@@ -132,7 +132,7 @@ static shard_status wait_stream(const shard_cuda *cuda, cudaStream_t stream)
     return cuda->watch ? poll(cuda, stream, NULL) : SHARD_CUDA(cudaStreamSynchronize(stream));
 }
 
-static shard_status wait_event(const shard_cuda *cuda, cudaEvent_t event)
+shard_status shard_cuda_wait_event(const shard_cuda *cuda, cudaEvent_t event)
 {
     return cuda->watch ? poll(cuda, NULL, event) : SHARD_CUDA(cudaEventSynchronize(event));
 }
@@ -232,15 +232,15 @@ shard_status shard_cuda_event_synchronize(shard_device *device, void *event)
     shard_cuda *cuda = shard_cuda_of(device);
     const mark *both = (const mark *)event;
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "waiting for an event"));
-    SHARD_TRY(wait_event(cuda, both->copied));
-    SHARD_TRY(wait_event(cuda, both->computed));
+    SHARD_TRY(shard_cuda_wait_event(cuda, both->copied));
+    SHARD_TRY(shard_cuda_wait_event(cuda, both->computed));
     return shard_cuda_report(device);
 }
 
 /* ---- copies ---- */
 
-/* Of copies of memory that is not pinned, those of more bytes may wait for the stream inside of CUDA ("API synchronization
- * behavior" of the runtime's manual). */
+/* Copies of memory that is not pinned, of more bytes, may wait for the stream inside of CUDA ("API synchronization behavior" of
+ * the runtime's manual). */
 enum { STAGED_BYTES = 64 << 10 };
 
 static bool is_pinned(const void *memory)
@@ -255,8 +255,14 @@ shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from
     if (bytes == 0)
         return SHARD_OK;
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "copying from the host to the device"));
-    if (cuda->watch && bytes > STAGED_BYTES && !is_pinned(from_host)) /* that wait would be unwatched */
-        SHARD_TRY(wait_stream(cuda, cuda->stream));
+    if (bytes > STAGED_BYTES && !is_pinned(from_host)) {
+        bool staged;
+        shard_status status = shard_cuda_stage_in(device, to, from_host, bytes, &staged);
+        if (staged)
+            return status;
+        if (cuda->watch) /* else CUDA waits, unwatched */
+            SHARD_TRY(wait_stream(cuda, cuda->stream));
+    }
     return SHARD_CUDA(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, cuda->stream));
 }
 

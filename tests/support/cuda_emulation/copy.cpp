@@ -1,7 +1,7 @@
 /*
  * Copies and fills. Pageable host memory is read at the call, as CUDA stages it, and
  * written before the call returns; pinned memory is read and written when the copy's
- * turn comes.
+ * turn comes. A copy from more than 64 KiB of pageable memory waits for the stream, as CUDA's may.
  */
 #include "memory.h"
 #include "seen.h"
@@ -14,6 +14,8 @@ using namespace emulation;
 
 namespace
 {
+
+constexpr size_t STAGED = 64 << 10;
 
 /* Rows of an array. */
 struct Rows {
@@ -85,6 +87,8 @@ static cudaError_t copy(const char *what, Rows to, Rows from, enum cudaMemcpyKin
             return error;
         std::shared_ptr<std::vector<char>> staged;
         if (!from.reached()) {
+            if (from.extent() > STAGED)
+                synchronize(end_of(stream));
             staged = std::make_shared<std::vector<char>>(from.width * from.rows);
             Rows stage = {staged->data(), from.width, from.width, from.rows};
             copy_rows(stage, from);

@@ -8,6 +8,7 @@
  * in this one: other ranks may be held up until it has run. While there is such work, a
  * thread runs the streams whenever there have been no calls for a moment, as a GPU would.
  */
+#include "seen.h"
 #include "stream.h"
 
 #include <algorithm>
@@ -142,6 +143,7 @@ void run_up_to(const Place &place)
     static const std::string kind = setting("QUEUE", "late");
     if (kind != "late" && kind != "others" && kind != "eager")
         die("SHARD_CUDA_EMULATION_QUEUE is late, others or eager, not %s", kind.c_str());
+    emulation_has_seen.waits += !place.passed();
     run_all(place, kind == "others");
     keep_to_thresholds();
 }

@@ -27,6 +27,17 @@ shard_status KERNEL(check_index)(shard_device *device, int64_t n, const int64_t 
     return first < n ? shard_error(fault->status, fault->format, index[first], first, limit) : SHARD_OK;
 }
 
+shard_status KERNEL(find_labels)(shard_device *device, const shard_cross_entropy_shape *shape, int64_t count, const int64_t *list,
+                                 const int64_t *label, int64_t *position, int64_t *row, const shard_fault *fault)
+{
+    (void)device;
+    int64_t first = shape->rows;
+    for (int64_t i = 0; i < shape->rows; i++)
+        if (!shard_label_find(shape, count, list, label[i], &position[i], &row[i]))
+            first = shard_min(first, i);
+    return first < shape->rows ? shard_error(fault->status, fault->format, label[first], first, count) : SHARD_OK;
+}
+
 shard_status KERNEL(compare_digests)(shard_device *device, int64_t members, size_t stride, const shard_label_digest *digest,
                                      const shard_fault *fault)
 {
