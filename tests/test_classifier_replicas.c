@@ -32,6 +32,7 @@ typedef struct setting {
     list_order order;
     bool biases_apart;   /* without decay, in a group of their own */
     bool two_optimizers; /* the biases have one of their own; with `zero` the weights alone are partitioned */
+    bool head_apart;     /* the biases' one has the head, which is stepped last */
     bool weighted, binary, scaled, normalized, no_bias;
     bool reads;  /* shard_grad */
     bool sample; /* the classes are a sample that the replicas share */
@@ -100,6 +101,7 @@ static const setting settings[] = {
     {"stage 1, whole parameters, biases first", adamw, 1, 1, .whole = true, .order = BIASES_FIRST},
     {"stage 1, two optimizers", momentum, 1, 2, .syncs = true, .measures = true, .two_optimizers = true},
     {"stage 1, clipped by value, scaled", momentum, 1, 1, .max_value = 0.003, .scaled = true},
+    {"stage 1, an optimizer of the head", momentum, 1, 2, .two_optimizers = true, .head_apart = true},
     {"stage 1, clipped by value, two optimizers", momentum, 1, 2, .max_value = 0.003, .two_optimizers = true},
     {"ZeRO-1", momentum, 1, 1, .zero = true},
     {"ZeRO-1, biases apart", momentum, 1, 1, .zero = true, .order = MATRICES_FIRST, .biases_apart = true},
@@ -129,7 +131,7 @@ typedef struct training {
     shard_module *model;
     shard_tensors *parameters;
     shard_data_parallel *parallel;
-    shard_optimizer *optimizer, *of_biases; /* NULL: all are the first one's */
+    shard_optimizer *optimizer, *second; /* NULL: all parameters are the first one's */
     shard_grad_scaler *scaler;
     double norms; /* a sum */
 } training;
@@ -152,13 +154,16 @@ static void list_in_order(training *t)
     shard_tensors_destroy(made);
 }
 
-/* The parameters of a number of dimensions. */
-static shard_tensors *of_dimensions(const training *t, int ndim)
+/* The biases, or the head's parameters; or the others. */
+static shard_tensors *part_of(const training *t, bool apart)
 {
     shard_tensors *list = shard_tensors_create();
-    for (int64_t i = 0; i < shard_tensors_count(t->parameters); i++)
-        if (shard_tensors_at(t->parameters, i)->shape.ndim == ndim)
-            check_ok(shard_tensors_add(list, shard_tensors_name(t->parameters, i), shard_tensors_at(t->parameters, i)));
+    for (int64_t i = 0; i < shard_tensors_count(t->parameters); i++) {
+        const char *name = shard_tensors_name(t->parameters, i);
+        shard_tensor *parameter = shard_tensors_at(t->parameters, i);
+        if ((t->set->head_apart ? name[0] == '2' : parameter->shape.ndim == 1) == apart)
+            check_ok(shard_tensors_add(list, name, parameter));
+    }
     return list;
 }
 
@@ -169,14 +174,14 @@ static void make_optimizers(training *t)
         t->optimizer = set->optimizer(t->parameters);
         return;
     }
-    shard_tensors *matrices = of_dimensions(t, 2), *biases = of_dimensions(t, 1);
-    t->optimizer = set->optimizer(matrices);
+    shard_tensors *first = part_of(t, false), *apart = part_of(t, true);
+    t->optimizer = set->optimizer(first);
     if (set->two_optimizers)
-        t->of_biases = set->optimizer(biases);
+        t->second = set->optimizer(apart);
     else
-        check_ok(shard_optimizer_add_param_group(t->optimizer, biases, .weight_decay = 0));
-    shard_tensors_destroy(matrices);
-    shard_tensors_destroy(biases);
+        check_ok(shard_optimizer_add_param_group(t->optimizer, apart, .weight_decay = 0));
+    shard_tensors_destroy(first);
+    shard_tensors_destroy(apart);
 }
 
 static void begin(training *t)
@@ -214,7 +219,7 @@ static void end(training *t)
     shard_grad_scaler_destroy(t->scaler);
     shard_data_parallel_destroy(t->parallel);
     shard_optimizer_destroy(t->optimizer);
-    shard_optimizer_destroy(t->of_biases);
+    shard_optimizer_destroy(t->second);
     shard_tensors_destroy(t->parameters);
     shard_module_destroy(t->model);
 }
@@ -313,8 +318,8 @@ static void measure(training *t)
 {
     double norm[2] = {0};
     check_ok(shard_clip_grad_norm(t->optimizer, INFINITY, &norm[0]));
-    if (t->of_biases)
-        check_ok(shard_clip_grad_norm(t->of_biases, INFINITY, &norm[1]));
+    if (t->second)
+        check_ok(shard_clip_grad_norm(t->second, INFINITY, &norm[1]));
     t->norms += hypot(norm[0], norm[1]);
     check_gathered(t);
 }
@@ -345,13 +350,13 @@ static void take_step(training *t, int step)
         check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL));
     if (set->max_value > 0) {
         check_ok(shard_clip_grad_value(t->optimizer, set->max_value));
-        if (t->of_biases)
-            check_ok(shard_clip_grad_value(t->of_biases, set->max_value));
+        if (t->second)
+            check_ok(shard_clip_grad_value(t->second, set->max_value));
         check_gathered(t);
     }
     check_ok(t->scaler ? shard_grad_scaler_step(t->scaler, t->optimizer) : shard_step(t->optimizer));
-    if (t->of_biases)
-        check_ok(shard_step(t->of_biases));
+    if (t->second)
+        check_ok(shard_step(t->second));
     if (t->scaler)
         check_ok(shard_grad_scaler_update(t->scaler));
 }

@@ -113,19 +113,14 @@ bool shard_optimizer_is_partitioned(const shard_optimizer *optimizer)
     return false;
 }
 
-/* Whether an earlier slot has the engine, too. */
-static bool is_known(const shard_optimizer *optimizer, int64_t slot)
-{
-    for (int64_t i = slot - 1; i >= 0; i--) /* most often the one before */
-        if (optimizer->slots[i].engine == optimizer->slots[slot].engine)
-            return true;
-    return false;
-}
-
 shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all)
 {
+    const shard_slot *slots = optimizer->slots;
     for (int64_t i = 0; i < optimizer->count; i++)
-        if (optimizer->slots[i].engine && !is_known(optimizer, i))
-            shard_engine_publish(optimizer->slots[i].engine, all);
+        if (all || shard_has_grad(slots[i].range.tensor))
+            shard_engine_mark_updated(slots[i].parameter);
+    for (int64_t i = 0; i < optimizer->count; i++) /* a second call of an engine finds no mark */
+        if (slots[i].engine && (i == 0 || slots[i].engine != slots[i - 1].engine))
+            shard_engine_publish(slots[i].engine);
     return shard_last_status();
 }

@@ -192,9 +192,12 @@ static void step_bucket(const shard_bucket *bucket, void *context)
 {
     shard_optimizer *optimizer = context;
     shard_optimizer_step_where(optimizer, is_in, bucket);
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (is_in(&optimizer->slots[i], bucket))
-            shard_slot_zero_grad(&optimizer->slots[i]);
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        if (!is_in(&optimizer->slots[i], bucket))
+            continue;
+        shard_engine_mark_updated(optimizer->slots[i].parameter);
+        shard_slot_zero_grad(&optimizer->slots[i]);
+    }
 }
 
 shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, const char *function)

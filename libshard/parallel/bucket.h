@@ -50,6 +50,7 @@ typedef struct shard_bucket {
     int64_t waiting; /* entries that are not ready */
     shard_unit_sum sum;
     shard_request *publishing; /* the gather of the values, after a step */
+    bool updated;              /* a step has updated the values, which were not published since */
 } shard_bucket;
 
 typedef struct shard_buckets {

@@ -178,6 +178,7 @@ static void start(shard_bucket *bucket)
 static void publish(shard_bucket *bucket)
 {
     shard_unit *unit = bucket->unit;
+    bucket->updated = false;
     unit->values->version++;
     if (unit->local_values)
         shard_storage_release(unit->values);
@@ -190,7 +191,8 @@ static void update(shard_bucket *bucket)
 {
     const shard_engine *engine = bucket->engine;
     engine->reduced(bucket, engine->reduced_context);
-    publish(bucket);
+    if (bucket->updated)
+        publish(bucket);
 }
 
 /* Waits for the collectives that were started. */
@@ -327,10 +329,10 @@ static bool begin_rows(void *context, const shard_pending_sums *pending, double 
     return is_next && plan_sum(parameter, &of_rows, bucket, scale) == SHARD_OK;
 }
 
-shard_status shard_engine_publish(shard_engine *engine, bool all)
+shard_status shard_engine_publish(shard_engine *engine)
 {
     for (int64_t i = 0; i < engine->buckets.count; i++)
-        if (all || accumulates(engine->buckets.all[i]))
+        if (engine->buckets.all[i]->updated)
             publish(engine->buckets.all[i]);
     return await_values(engine);
 }
@@ -346,6 +348,13 @@ shard_engine *shard_engine_of(const shard_tensor *parameter)
 {
     const shard_bucket_entry *entry = entry_of(parameter);
     return entry ? entry->bucket->engine : NULL;
+}
+
+void shard_engine_mark_updated(const shard_tensor *parameter)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    if (entry)
+        entry->bucket->updated = true;
 }
 
 bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket)

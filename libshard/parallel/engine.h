@@ -42,12 +42,15 @@ bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucke
 /* While sync is off, backward accumulates gradients locally. Partitioned gradients are reduced nevertheless. */
 void shard_engine_set_sync(shard_engine *engine, bool sync);
 
-/* After an update of the local ranges that have a gradient, or of all: sends their values to the other ranks. Collective
- * over the parameters' replica groups, also after an error. */
-shard_status shard_engine_publish(shard_engine *engine, bool all);
+/* After an update of local ranges of the parameter, on each of its replicas: its bucket is to be published. */
+void shard_engine_mark_updated(const shard_tensor *parameter);
+/* Sends the values of the buckets that are marked to the other ranks. Other buckets count no write: a gradient that another
+ * optimizer has not stepped by yet may be deferred, and is computed from the values. Collective over the parameters' replica
+ * groups, also after an error. */
+shard_status shard_engine_publish(shard_engine *engine);
 
 /* Sets a function that updates each bucket during backward, when its gradients and those of the buckets before it have
- * been reduced, and clears the gradients by which it has. The others stay. Then the bucket is published. NULL: no function. */
+ * been reduced, clears the gradients by which it has, and marks the bucket, which is then published. NULL: no function. */
 void shard_engine_on_reduced(shard_engine *engine, void (*function)(const shard_bucket *, void *context), void *context);
 
 #endif
