@@ -247,7 +247,7 @@ static shard_status at_end(void *context)
 static void ask_for_the_end(shard_tensor *leaf, void *context)
 {
     (void)leaf;
-    check_ok(shard_at_backward_end(at_end, context));
+    check_ok(shard_at_backward_end(at_end, context, false));
 }
 
 START_TEST(calls_once_at_the_end)
@@ -260,7 +260,7 @@ START_TEST(calls_once_at_the_end)
         check_ok(shard_backward_from(shard_mul(x, y), ones()));
         ck_assert_int_eq(ends, 1);
     }
-    ck_assert_int_ne(shard_at_backward_end(at_end, &one), SHARD_OK);
+    ck_assert_int_ne(shard_at_backward_end(at_end, &one, false), SHARD_OK);
     check_error(SHARD_ERROR_INTERNAL, "shard_at_backward_end*outside*");
 }
 END_TEST

@@ -379,6 +379,41 @@ START_TEST(test_beside)
 }
 END_TEST
 
+/* One rank's backward does not reach a parameter that is stepped in backward: its bucket is reduced at the end, before the
+ * buffers are sent. */
+static void sends_buffers_last(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true);
+        shard_tensor *q = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true), *buffer = shard_full(SHARD_SHAPE(3), rank);
+        shard_tensors *parameters = shard_tensors_create(), *buffers = shard_tensors_create();
+        check_ok(shard_tensors_add(parameters, "a.p", p));
+        check_ok(shard_tensors_add(parameters, "b.q", q));
+        check_ok(shard_tensors_add(buffers, "buffer", buffer));
+        shard_optimizer *sgd = shard_zero_optimizer(shard_sgd(parameters, .lr = 1.0), .overlap = true, .bucket_mib = 0);
+        shard_data_parallel *dp = shard_data_parallel_create(parameters, .stage = 1, .buffers = buffers);
+        ck_assert_msg(sgd && dp, "%s", shard_last_error());
+        check_ok(shard_backward(shard_sum(rank == 1 ? p : shard_add(p, q))));
+        check_ok(shard_step(sgd));
+        check_all(p, 0);
+        check_all(q, 0.5);
+        check_all(buffer, 0);
+        shard_data_parallel_destroy(dp);
+        shard_optimizer_destroy(sgd);
+        shard_tensors_destroy(parameters);
+        shard_tensors_destroy(buffers);
+    }
+}
+
+START_TEST(test_buffers_last)
+{
+    run_job(2, sends_buffers_last, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("replicas");
@@ -389,6 +424,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_frozen_differ, 0, 2);
     tcase_add_test(tcase, test_frozen_stay);
     tcase_add_test(tcase, test_beside);
+    tcase_add_test(tcase, test_buffers_last);
     add_ranks_test(tcase, test_buffers);
     add_ranks_test(tcase, test_statistics);
     return test_run(suite);

@@ -135,9 +135,9 @@ shard_status shard_node_backward(shard_node *node, shard_tensor **dx);
  * earlier. */
 void shard_call_watches(shard_tensor *leaf);
 
-/* Calls function once, when the running backward has walked the whole record or
- * failed, however many times it was asked for with the same context. */
-shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context);
+/* Calls function once, when the running backward has walked the whole record or failed, however many times it was asked for with
+ * the same context; with `last` after those without. */
+shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context, bool last);
 
 /* Whether this thread runs a backward. */
 bool shard_in_backward(void);

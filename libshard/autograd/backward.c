@@ -16,6 +16,7 @@
 typedef struct end_call {
     shard_status (*function)(void *context);
     void *context;
+    bool last; /* after those that are not */
 } end_call;
 
 typedef struct walk {
@@ -28,7 +29,7 @@ typedef struct walk {
 static _Thread_local walk *current_walk;
 static _Thread_local uint64_t visit_number;
 
-shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context)
+shard_status shard_at_backward_end(shard_status (*function)(void *context), void *context, bool last)
 {
     walk *w = current_walk;
     if (!w)
@@ -37,7 +38,7 @@ shard_status shard_at_backward_end(shard_status (*function)(void *context), void
         if (w->calls[i].function == function && w->calls[i].context == context)
             return SHARD_OK;
     SHARD_TRY(shard_grow(&w->calls, &w->call_capacity, w->call_count + 1, sizeof *w->calls));
-    w->calls[w->call_count++] = (end_call){function, context};
+    w->calls[w->call_count++] = (end_call){function, context, last};
     return SHARD_OK;
 }
 
@@ -479,8 +480,9 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
         if (w->nodes[at]->gradient)
             status = step_back(w, w->nodes[at]);
     /* After an error too: these calls wait for collectives that were started, and notify the other ranks. */
-    for (int64_t i = 0; i < w->call_count; i++) {
-        shard_status ended = w->calls[i].function(w->calls[i].context);
+    for (int64_t i = 0; i < 2 * w->call_count; i++) {
+        const end_call *call = &w->calls[i % w->call_count];
+        shard_status ended = call->last == (i >= w->call_count) ? call->function(call->context) : SHARD_OK;
         status = status == SHARD_OK ? ended : status;
     }
     for (int64_t at = 0; at < w->count; at++) /* after an error: leave nothing half done */

@@ -284,7 +284,7 @@ static shard_status begin_walk(shard_engine *engine)
 {
     if (engine->walking)
         return SHARD_OK;
-    SHARD_TRY(shard_at_backward_end(finish, engine));
+    SHARD_TRY(shard_at_backward_end(finish, engine, false));
     engine->walking = true;
     for (int64_t i = 0; i < engine->buckets.count && !engine->reduced; i++) {
         const shard_bucket *bucket = engine->buckets.all[i];

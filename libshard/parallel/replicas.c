@@ -182,7 +182,7 @@ static void watch(shard_tensor *parameter, void *context)
         compare_all(replicas->parameters, true);
     }
     if (replicas->unit_count)
-        shard_at_backward_end(end_backward, replicas);
+        shard_at_backward_end(end_backward, replicas, true); /* after reductions that only this rank may start at the end */
 }
 
 /* ---- creation and destruction ---- */
