@@ -322,6 +322,22 @@ START_TEST(recovers_from_an_error)
 }
 END_TEST
 
+/* A tensor has had one of its gradients when the backward fails: the next backward, from another result of it, begins anew. */
+START_TEST(forgets_half_a_gradient)
+{
+    SHARD_SCOPE {
+        shard_tensor *x = leaf(3), *y = leaf(2), *shared = shard_scale(x, 2), *other = shard_scale(shared, 5);
+        shard_tensor *stale = shard_mul(shared, y), *failing = shard_add(stale, shard_scale(shared, 7));
+        check_ok(shard_copy_from_host(y, (double[]){2, 2}, 2 * sizeof(double)));
+        ck_assert_int_ne(shard_backward_from(failing, ones()), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "backward of mul: *written to*");
+        check_ok(shard_backward_from(other, ones()));
+        check_gradient(x, 10);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
 START_TEST(walks_a_record_once)
 {
     SHARD_SCOPE {
@@ -371,5 +387,6 @@ int main(void)
     TCase *errors = test_case(suite, "errors");
     tcase_add_test(errors, refuses);
     tcase_add_test(errors, recovers_from_an_error);
+    tcase_add_test(errors, forgets_half_a_gradient);
     return test_run(suite);
 }

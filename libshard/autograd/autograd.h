@@ -106,6 +106,8 @@ bool shard_saved_all(shard_node *node, int count, shard_tensor **saved);
 
 /* The same for who keeps tensors elsewhere: the caller's; NULL with the error set. */
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor);
+/* Frees what backward needed. */
+void shard_node_clear(shard_node *node);
 
 static inline bool shard_wants(const shard_node *node, int input)
 {

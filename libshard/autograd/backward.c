@@ -4,7 +4,7 @@
  * Nodes are visited from the latest to the earliest, so that a node's gradient is
  * complete when it is visited: every operation that used its result came later.
  */
-#include "autograd/node.h"
+#include "autograd/autograd.h"
 
 #include "autograd/deferred.h"
 #include "base/kept_error.h"
@@ -485,10 +485,14 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
         shard_status ended = call->last == (i >= w->call_count) ? call->function(call->context) : SHARD_OK;
         status = status == SHARD_OK ? ended : status;
     }
-    for (int64_t at = 0; at < w->count; at++) /* after an error: leave nothing half done */
-        for (int i = 0; i < w->nodes[at]->inputs; i++)
-            if (w->nodes[at]->edge[i].leaf)
-                w->nodes[at]->edge[i].leaf->leaf->grad_uses = 0;
+    for (int64_t at = 0; at < w->count; at++) { /* after an error: leave nothing half done */
+        shard_node *node = w->nodes[at];
+        shard_tensor_unref(node->gradient);
+        node->gradient = NULL;
+        for (int i = 0; i < node->inputs; i++)
+            if (node->edge[i].leaf)
+                node->edge[i].leaf->leaf->grad_uses = 0;
+    }
     return status;
 }
 

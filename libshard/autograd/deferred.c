@@ -1,6 +1,5 @@
 #include "autograd/deferred.h"
 
-#include "autograd/node.h"
 #include "base/math.h"
 #include "base/memory.h"
 #include "comm/comm.h"

@@ -1,5 +1,5 @@
 /* Recording operations. */
-#include "autograd/node.h"
+#include "autograd/autograd.h"
 
 #include <stdlib.h>
 
