@@ -240,7 +240,7 @@ END_TEST
  * goes down for what was found in the old ones. */
 START_TEST(forgets_what_was_unscaled)
 {
-    for (int way = 0; way < 2; way++) {
+    for (int way = 0; way < 3; way++) {
         shard_grad_scaler *scaler = shard_grad_scaler_create();
         single s = make_single(1, 0);
         double norm;
@@ -252,6 +252,10 @@ START_TEST(forgets_what_was_unscaled)
         back(scaler, &s, 2);
         if (way == 1)
             check_ok(shard_grad_scaler_unscale(scaler, s.sgd));
+        if (way == 2) { /* the norm of the loss times the scale */
+            check_ok(shard_clip_grad_norm(s.sgd, INFINITY, &norm));
+            ck_assert_double_eq(norm, 2 * 65536);
+        }
         check_ok(shard_grad_scaler_step(scaler, s.sgd));
         ck_assert_double_eq(value_at(s.w, 0), 0.5);
         check_ok(shard_grad_scaler_update(scaler));

@@ -15,26 +15,22 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The state of an optimizer's gradients. */
-typedef enum stage { READY, UNSCALED, STEPPED } stage;
-
-typedef struct record {
-    const shard_optimizer *optimizer;
-    stage stage;
-    bool found; /* a gradient was not finite on some rank when they were unscaled */
-} record;
-
 struct shard_grad_scaler {
     shard_grad_scaler_options options;
     shard_tensor *scale;   /* float32, on the host */
     shard_tensor *tracker; /* int64, on the host: steps without overflow since the scale was changed */
-    record *records;
-    int64_t count, capacity;
+    uint64_t period;       /* from one update to the next; no other scaler has the number */
     /* whether gradients were unscaled since the last update, and whether any was not finite. The same on all ranks */
     bool checked, found;
 };
 
 /* ---- making ---- */
+
+static uint64_t next_period(void)
+{
+    static _Atomic uint64_t last;
+    return ++last;
+}
 
 static bool is_scale(double scale)
 {
@@ -61,7 +57,7 @@ shard_grad_scaler *shard_grad_scaler_create_with(const shard_grad_scaler_options
     shard_grad_scaler *scaler = are_sound(&options) ? shard_calloc(1, sizeof *scaler) : NULL;
     if (!scaler)
         return NULL;
-    scaler->options = options;
+    *scaler = (shard_grad_scaler){.options = options, .period = next_period()};
     scaler->scale = shard_keep(shard_full(SHARD_SCALAR, options.init_scale, .device = shard_cpu()));
     scaler->tracker = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
     if (scaler->scale && scaler->tracker && shard_tensor_memory(scaler->scale) && shard_tensor_memory(scaler->tracker))
@@ -76,7 +72,6 @@ void shard_grad_scaler_destroy(shard_grad_scaler *scaler)
         return;
     shard_tensor_unref(scaler->scale);
     shard_tensor_unref(scaler->tracker);
-    free(scaler->records);
     free(scaler);
 }
 
@@ -150,21 +145,9 @@ static shard_status multiply(shard_optimizer *optimizer, double factor)
 
 /* ---- steps ---- */
 
-/* The record of an optimizer; NULL with the error set. */
-static record *record_of(shard_grad_scaler *scaler, const shard_optimizer *optimizer)
-{
-    for (int64_t i = 0; i < scaler->count; i++)
-        if (scaler->records[i].optimizer == optimizer)
-            return &scaler->records[i];
-    if (shard_grow(&scaler->records, &scaler->capacity, scaler->count + 1, sizeof *scaler->records) != SHARD_OK)
-        return NULL;
-    scaler->records[scaler->count] = (record){.optimizer = optimizer};
-    return &scaler->records[scaler->count++];
-}
-
 /* Checks the gradients and records the factor, on all ranks or on none, so that the step can be repeated after an
  * error. Collective over the world. */
-static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimizer *optimizer)
+static shard_status unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
     shard_group *world = shard_world();
     shard_scope scope;
@@ -179,29 +162,25 @@ static shard_status unscale(record *r, shard_grad_scaler *scaler, shard_optimize
     int64_t somewhere = found;
     shard_require_identical("scale %.9g", shard_grad_scaler_get_scale(scaler));
     SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
-    r->found = somewhere != 0;
+    optimizer->overflowed = somewhere != 0;
     scaler->checked = true;
-    scaler->found |= r->found;
+    scaler->found |= optimizer->overflowed;
     SHARD_TRY(multiply(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler)));
-    r->stage = UNSCALED;
+    optimizer->unscaled = true;
     return SHARD_OK;
 }
 
-/* The optimizer's record if it is at that stage, else an error. Replaces a record whose gradients were zeroed since. */
-static record *expect(shard_grad_scaler *scaler, const shard_optimizer *optimizer, const char *function, stage latest)
+/* Refuses a second step in a period, and where `unscales` is set a second division. */
+static shard_status check(const shard_grad_scaler *scaler, const shard_optimizer *optimizer, const char *function, bool unscales)
 {
     if (!optimizer)
-        return shard_null_argument(function, "optimizer"), NULL;
-    if (shard_optimizer_refuse_overlap(optimizer, function) != SHARD_OK)
-        return NULL;
-    record *r = record_of(scaler, optimizer);
-    if (r && r->stage == UNSCALED && !optimizer->scaled)
-        r->stage = READY;
-    if (!r || r->stage <= latest)
-        return r;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: this optimizer's gradients were %s since the last shard_grad_scaler_update", function,
-                r->stage == STEPPED ? "stepped by" : "unscaled");
-    return NULL;
+        return shard_null_argument(function, "optimizer");
+    SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, function));
+    bool stepped = optimizer->scaler_period == scaler->period;
+    if (!stepped && !(unscales && optimizer->unscaled))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: this optimizer's gradients were %s since the last shard_grad_scaler_update",
+                       function, stepped ? "stepped by" : "unscaled");
 }
 
 shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer)
@@ -209,22 +188,21 @@ shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimize
     SHARD_FUNCTION("shard_grad_scaler_unscale");
     if (!scaler)
         return shard_last_status();
-    record *r = expect(scaler, optimizer, "shard_grad_scaler_unscale", READY);
-    return r ? unscale(r, scaler, optimizer) : shard_group_fail(shard_world());
+    return check(scaler, optimizer, "shard_grad_scaler_unscale", true) == SHARD_OK ? unscale(scaler, optimizer)
+                                                                                   : shard_group_fail(shard_world());
 }
 
 static shard_status step(shard_grad_scaler *scaler, shard_optimizer *optimizer)
 {
-    record *r = expect(scaler, optimizer, "shard_grad_scaler_step", UNSCALED);
-    if (!r)
+    if (check(scaler, optimizer, "shard_grad_scaler_step", false) != SHARD_OK)
         return shard_group_fail(shard_world());
-    if (r->stage == READY)
-        SHARD_TRY(unscale(r, scaler, optimizer));
-    SHARD_TRY(r->found ? shard_agree(shard_world()) : shard_step(optimizer));
-    if (r->found)
+    if (!optimizer->unscaled)
+        SHARD_TRY(unscale(scaler, optimizer));
+    SHARD_TRY(optimizer->overflowed ? shard_agree(shard_world()) : shard_step(optimizer));
+    if (optimizer->overflowed)
         shard_optimizer_zero_grad(optimizer);
-    optimizer->skipped = r->found;
-    r->stage = STEPPED;
+    optimizer->skipped = optimizer->overflowed;
+    optimizer->scaler_period = scaler->period;
     return SHARD_OK;
 }
 
@@ -237,16 +215,6 @@ shard_status shard_grad_scaler_step(shard_grad_scaler *scaler, shard_optimizer *
 bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler)
 {
     return scaler && scaler->found;
-}
-
-/* The records of optimizers that were unscaled and not stepped stay, with their factor. */
-static void forget_steps(shard_grad_scaler *scaler)
-{
-    int64_t kept = 0;
-    for (int64_t i = 0; i < scaler->count; i++)
-        if (scaler->records[i].stage == UNSCALED)
-            scaler->records[kept++] = scaler->records[i];
-    scaler->count = kept;
 }
 
 /* A scale that would not be finite, or whose inverse would not be, is not set. */
@@ -275,6 +243,6 @@ shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
     if (scaler && scaler->checked)
         update_scale(scaler);
     if (scaler)
-        forget_steps(scaler);
+        scaler->period = next_period();
     return shard_last_status();
 }

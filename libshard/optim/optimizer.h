@@ -87,6 +87,10 @@ struct shard_optimizer {
     bool scaled;              /* else grad_scale is not set, and the scale is 1 */
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
     bool skipped;             /* the last step was skipped */
+    /* Of a gradient scaler: it has unscaled the gradients since they were zeroed, and one was not finite on some rank; the
+     * scaler's period of the last step by it. */
+    bool unscaled, overflowed;
+    uint64_t scaler_period;
     void *settings;           /* of this kind of optimizer; freed with it */
     /* Workspace of a step, taken before the step's shard_agree, after which no rank lacks memory: [run_capacity],
      * [update_capacity]. */

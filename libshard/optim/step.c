@@ -405,6 +405,6 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
     shard_optimizer_follow(optimizer);
     for (int64_t i = 0; i < optimizer->count; i++)
         shard_slot_zero_grad(&optimizer->slots[i]);
-    optimizer->scaled = false;
+    optimizer->scaled = optimizer->unscaled = false;
     optimizer->clip_value = 0;
 }
