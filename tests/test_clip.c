@@ -447,6 +447,31 @@ START_TEST(test_order)
 }
 END_TEST
 
+/* A norm reads the gradients, so that values which backward needs stay; limiting them makes these stale. */
+START_TEST(test_writes)
+{
+    for (int by_value = 0; by_value < 2; by_value++)
+        SHARD_SCOPE
+        {
+            shard_tensor *w = shard_full(SHARD_SHAPE(3), 2.0, .requires_grad = true),
+                         *v = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "w", w));
+            shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+            check_ok(shard_backward(shard_sum(shard_mul(w, w))));
+            shard_tensor *product = shard_mul(v, shard_grad(w));
+            check_ok(by_value ? shard_clip_grad_value(sgd, 100) : shard_clip_grad_norm(sgd, 1.0, NULL));
+            shard_status status = shard_backward(shard_sum(product));
+            if (by_value)
+                check_error(status, "backward of mul: *was written to*");
+            else
+                ck_assert_double_eq(value_at(shard_grad(v), 0), 4);
+            shard_optimizer_destroy(sgd);
+            shard_tensors_destroy(list);
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("clip");
@@ -461,5 +486,6 @@ int main(void)
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_overlap);
     tcase_add_test(tcase, test_order);
+    tcase_add_test(tcase, test_writes);
     return test_run(suite);
 }

@@ -12,11 +12,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The runs of this rank's gradients, or of those that count, without those that are left out: an array with room for every
- * slot, of which *count are used. In the slots' order, not that of addresses: a sum over them has the same bits in each run of
- * a program. NULL with the error set. */
-static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
-                                 bool (*left_out)(const shard_optimizer *, const shard_slot *), int64_t *count)
+/* Whether the gradient is limited when it is computed, by shard_slot_clip_deferred: then it has no values in memory yet. */
+static bool clips_when_computed(const shard_slot *slot)
+{
+    return shard_slot_has_gradient(slot) && !shard_is_capturing() && shard_source_of(slot->range.tensor->leaf->grad);
+}
+
+/* The runs of this rank's gradients, or of those that count, to be read or to be limited, without the deferred ones: an array
+ * with room for every slot, of which *count are used. In the slots' order, not that of addresses: a sum over them has the same
+ * bits in each run of a program. NULL with the error set. */
+static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, bool to_write, int64_t *count)
 {
     shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     *count = 0;
@@ -24,12 +29,13 @@ static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
         shard_slot *slot = &optimizer->slots[i];
         if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
-        if (left_out(optimizer, slot))
+        if (to_write ? clips_when_computed(slot) : shard_slot_is_deferred(optimizer, slot))
             continue;
         shard_tensor *gradient = slot->range.tensor->leaf->grad;
         shard_run *run = &all[(*count)++];
         *run = (shard_run){.slot = slot, .array = {gradient}, .update.size = shard_numel(gradient)};
-        if (!(run->update.gradient = shard_tensor_memory_to_write(gradient))) {
+        run->update.gradient = to_write ? shard_tensor_memory_to_write(gradient) : shard_tensor_memory(gradient);
+        if (!run->update.gradient) {
             free(all);
             return NULL;
         }
@@ -60,7 +66,7 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     int64_t count = 0, runs = 0;
     shard_status status = sums ? sum_deferred(optimizer, power, counted, sums, &count) : shard_last_status();
-    shard_run *all = status == SHARD_OK ? list_gradients(optimizer, counted, shard_slot_is_deferred, &runs) : NULL;
+    shard_run *all = status == SHARD_OK ? list_gradients(optimizer, counted, false, &runs) : NULL;
     if (status == SHARD_OK && !all)
         status = shard_last_status();
     for (int64_t i = 0; i < runs && status == SHARD_OK; i++) {
@@ -224,13 +230,6 @@ shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, in
 
 /* ---- by value ---- */
 
-/* Whether the gradient is limited when it is computed, by shard_slot_clip_deferred: then it has no values in memory yet. */
-static bool clips_when_computed(const shard_optimizer *optimizer, const shard_slot *slot)
-{
-    (void)optimizer;
-    return shard_slot_has_gradient(slot) && !shard_is_capturing() && shard_source_of(slot->range.tensor->leaf->grad);
-}
-
 shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
 {
     if (!optimizer)
@@ -242,10 +241,10 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     for (int64_t i = 0; i < optimizer->count; i++)
-        if (clips_when_computed(optimizer, &optimizer->slots[i]))
+        if (clips_when_computed(&optimizer->slots[i]))
             SHARD_TRY(shard_slot_clip_deferred(&optimizer->slots[i], value, scale));
     int64_t count;
-    shard_run *all = list_gradients(optimizer, false, clips_when_computed, &count);
+    shard_run *all = list_gradients(optimizer, false, true, &count);
     shard_status status = shard_last_status();
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
         const shard_update *run = &all[i].update;

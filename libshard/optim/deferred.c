@@ -47,23 +47,25 @@ typedef struct rows_step {
     shard_update_types types;
 } rows_step;
 
-static shard_status step_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+static shard_status step_part(const rows_step *s, shard_device *device, int64_t first, int64_t count, void *gradient,
+                              const shard_update_product *product)
 {
-    const rows_step *s = context;
     shard_update update = *s->update;
     update.gradient = gradient;
+    update.product = product;
     shard_update_take_rows(s->optimizer, s->slot, first - rows_of(s->slot).start, count, &update);
     return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
+}
+
+static shard_status step_rows(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+{
+    return step_part(context, device, first, count, gradient, NULL);
 }
 
 static shard_status step_product(void *context, shard_device *device, int64_t first, int64_t count,
                                  const shard_update_product *product)
 {
-    const rows_step *s = context;
-    shard_update update = *s->update;
-    update.product = product;
-    shard_update_take_rows(s->optimizer, s->slot, first - rows_of(s->slot).start, count, &update);
-    return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
+    return step_part(context, device, first, count, NULL, product);
 }
 
 /* Not of float64: such steps take no lists. */
