@@ -221,11 +221,13 @@ SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_
                                                                           const shard_param_group_options *options);
 
 /* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If
- * any rank has an error, no rank updates a parameter, and all of them return the error: a failed backward never
+ * any rank comes to it with an error, no rank updates a parameter, and all of them return the error: a failed backward never
  * moves a parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both
- * before the next backward, which would add to them. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient
- * that is a pending sum (shard/distributed.h) over ranks with replicas of the parameter, which shard_data_parallel or
- * shard_all_reduce sums. Collective over the world. */
+ * before the next backward, which would add to them. A failure in the middle of a step, of a device, of communication, or of
+ * memory that is not known before (docs/errors.md), may be of one rank alone: others have stepped then, and LAMB may have
+ * replaced gradients. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient that is a pending sum
+ * (shard/distributed.h) over ranks with replicas of the parameter, which shard_data_parallel or shard_all_reduce sums.
+ * Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_step(shard_optimizer *optimizer);
 
 /* Whether shard_grad_scaler_step skipped the optimizer's last step because a gradient was not finite; do not advance the

@@ -18,7 +18,9 @@
  * - A parameter that requires a gradient and that no rank's backward reaches has a gradient of zeros after it: momentum
  *   and weight decay move it, unlike in one process. Freeze the parameters that the loss does not use.
  * - With several objects, every rank's backward reaches a parameter of each object. All ranks reach the objects in the same
- *   order. A difference is an error (MISMATCH).
+ *   order. A difference is an error (MISMATCH). If some rank's backward leaves out a parameter that another one reaches, all
+ *   ranks have reached the last parameter of one object before the first of the next, and no optimizer has .overlap. Else the
+ *   reductions of two objects change places on that rank: a MISMATCH if their sizes differ, and if not wrong sums.
  *
  * docs/data-parallel.md and docs/zero.md are the guides.
  */
@@ -137,7 +139,9 @@ typedef struct shard_optimizer shard_optimizer;
 typedef struct shard_zero_optimizer_options {
     size_t size;
     int stage;          /* 1, 2 or 3; 1 */
-    shard_group *group; /* NULL: each parameter's replica group */
+    /* Is checked only, to contain each parameter's replicas (NULL and the world do): a parameter is partitioned over all of
+     * them. */
+    shard_group *group;
     shard_zero_partition partition;
     bool overlap;      /* step each bucket in backward, as soon as its gradient is there */
     double bucket_mib; /* 25 */
@@ -156,7 +160,7 @@ typedef struct shard_zero_optimizer_options {
  * shard_data_parallel of the parameters, and what ranks compare.
  *
  * Call it before backward, or after shard_step, and before state dicts are made; state that the optimizer has is kept.
- * `group` contains each parameter's replicas (NULL and the world fit any parameter). Destroy the optimizer before the groups.
+ * Destroy the optimizer before the groups.
  * Errors: ARGUMENT, a parameter that is partitioned already, that has a gradient, or whose state is in a state dict, or
  * parameters under several shard_data_parallel objects; UNSUPPORTED, a group with only some of a parameter's
  * replicas, LARS or LAMB with overlap, a row-wise optimizer without SHARD_ZERO_WHOLE; MISMATCH, ranks that differ. NULL with
