@@ -3,37 +3,20 @@
 
 #include "base/options.h"
 
-typedef struct adam_settings {
-    shard_adam_options options;
-    bool decoupled; /* AdamW */
-} adam_settings;
-
-static shard_adam_arguments arguments_of(const shard_optimizer *optimizer)
-{
-    const adam_settings *s = optimizer->settings;
-    return (shard_adam_arguments){.beta1 = s->options.beta1,
-                                  .beta2 = s->options.beta2,
-                                  .eps = s->options.eps,
-                                  .decoupled = s->decoupled,
-                                  .amsgrad = s->options.amsgrad};
-}
-
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                          shard_update_types types)
 {
-    shard_adam_arguments arguments = arguments_of(optimizer);
-    return device->ops->adam(device, count, updates, &arguments, types);
+    return device->ops->adam(device, count, updates, optimizer->settings, types);
 }
 
 static void factors_of(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
 {
-    shard_adam_arguments arguments = arguments_of(optimizer);
-    *factors = shard_adam_factors(update, &arguments, false);
+    *factors = shard_adam_factors(update, optimizer->settings, false);
 }
 
 static char *describe(const void *settings)
 {
-    const shard_adam_options *s = &((const adam_settings *)settings)->options;
+    const shard_adam_arguments *s = settings;
     return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g, amsgrad %s", s->beta1, s->beta2, s->eps, shard_word(s->amsgrad));
 }
 
@@ -61,8 +44,8 @@ static shard_optimizer *make(bool decoupled, const shard_tensors *parameters, co
     if (shard_check_adam(ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay) != SHARD_OK)
         return NULL;
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(*options), .state_dtype = options->state_dtype};
-    adam_settings settings = {.options = *options, .decoupled = decoupled};
-    return shard_optimizer_make(ops, parameters, defaults, &settings, sizeof settings);
+    shard_adam_arguments arguments = {options->beta1, options->beta2, options->eps, decoupled, options->amsgrad};
+    return shard_optimizer_make(ops, parameters, defaults, &arguments, sizeof arguments);
 }
 
 shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *given)

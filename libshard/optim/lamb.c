@@ -3,23 +3,15 @@
 
 #include "base/options.h"
 
-static shard_adam_arguments options_of(const shard_optimizer *optimizer)
-{
-    const shard_lamb_options *settings = optimizer->settings;
-    return (shard_adam_arguments){.beta1 = settings->beta1, .beta2 = settings->beta2, .eps = settings->eps};
-}
-
 static void factors_of(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
 {
-    shard_adam_arguments options = options_of(optimizer);
-    *factors = shard_adam_factors(update, &options, true);
+    *factors = shard_adam_factors(update, optimizer->settings, true);
 }
 
 static shard_status prepare(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                             shard_update_types types)
 {
-    shard_adam_arguments options = options_of(optimizer);
-    return device->ops->lamb_update(device, count, updates, &options, types);
+    return device->ops->lamb_update(device, count, updates, optimizer->settings, types);
 }
 
 static shard_trust_options trust(const shard_optimizer *optimizer, const shard_update *update)
@@ -37,7 +29,7 @@ static shard_status step(const shard_optimizer *optimizer, shard_device *device,
 
 static char *describe(const void *settings)
 {
-    const shard_lamb_options *s = settings;
+    const shard_adam_arguments *s = settings;
     return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g", s->beta1, s->beta2, s->eps);
 }
 
@@ -59,5 +51,6 @@ shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_la
         return NULL;
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .adapt_1d = options.adapt_1d,
                                          .state_dtype = options.state_dtype};
-    return shard_optimizer_make(&lamb, parameters, defaults, &options, sizeof options);
+    shard_adam_arguments arguments = {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.eps};
+    return shard_optimizer_make(&lamb, parameters, defaults, &arguments, sizeof arguments);
 }

@@ -3,9 +3,14 @@
 
 #include "base/options.h"
 
+typedef struct lars_settings {
+    shard_sgd_arguments sgd;
+    double trust_coefficient, eps;
+} lars_settings;
+
 static shard_trust_options trust(const shard_optimizer *optimizer, const shard_update *update)
 {
-    const shard_lars_options *settings = optimizer->settings;
+    const lars_settings *settings = optimizer->settings;
     return (shard_trust_options){.trust_coefficient = settings->trust_coefficient,
                                  .weight_decay = update->weight_decay,
                                  .eps = settings->eps,
@@ -15,16 +20,15 @@ static shard_trust_options trust(const shard_optimizer *optimizer, const shard_u
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                          shard_update_types types)
 {
-    const shard_lars_options *settings = optimizer->settings;
-    shard_sgd_arguments options = {settings->momentum, settings->dampening, settings->nesterov};
-    return device->ops->sgd(device, count, updates, &options, types);
+    const lars_settings *settings = optimizer->settings;
+    return device->ops->sgd(device, count, updates, &settings->sgd, types);
 }
 
 static char *describe(const void *settings)
 {
-    const shard_lars_options *s = settings;
-    return shard_format("momentum %.15g, dampening %.15g, trust_coefficient %.15g, eps %.15g, nesterov %s", s->momentum,
-                        s->dampening, s->trust_coefficient, s->eps, s->nesterov ? "true" : "false");
+    const lars_settings *s = settings;
+    return shard_format("momentum %.15g, dampening %.15g, trust_coefficient %.15g, eps %.15g, nesterov %s", s->sgd.momentum,
+                        s->sgd.dampening, s->trust_coefficient, s->eps, shard_word(s->sgd.nesterov));
 }
 
 static const shard_optimizer_ops plain = {.name = "shard_lars", .describe = describe, .step = step, .trust = trust};
@@ -49,5 +53,6 @@ shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_la
         return NULL;
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .adapt_1d = options.adapt_1d,
                                          .state_dtype = options.state_dtype};
-    return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &options, sizeof options);
+    lars_settings settings = {{options.momentum, options.dampening, options.nesterov}, options.trust_coefficient, options.eps};
+    return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &settings, sizeof settings);
 }

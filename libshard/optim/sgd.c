@@ -6,16 +6,13 @@
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                          shard_update_types types)
 {
-    const shard_sgd_options *settings = optimizer->settings;
-    shard_sgd_arguments options = {settings->momentum, settings->dampening, settings->nesterov};
-    return device->ops->sgd(device, count, updates, &options, types);
+    return device->ops->sgd(device, count, updates, optimizer->settings, types);
 }
 
 static char *describe(const void *settings)
 {
-    const shard_sgd_options *s = settings;
-    return shard_format("momentum %.15g, dampening %.15g, nesterov %s", s->momentum, s->dampening,
-                        s->nesterov ? "true" : "false");
+    const shard_sgd_arguments *s = settings;
+    return shard_format("momentum %.15g, dampening %.15g, nesterov %s", s->momentum, s->dampening, shard_word(s->nesterov));
 }
 
 static const shard_optimizer_ops plain = {.name = "shard_sgd", .describe = describe, .step = step, .steps_product = true};
@@ -37,5 +34,7 @@ shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd
     if (options.nesterov && !(options.momentum > 0 && options.dampening == 0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: Nesterov momentum needs a momentum, and no dampening");
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};
-    return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &options, sizeof options);
+    shard_sgd_arguments arguments = {options.momentum, options.dampening, options.nesterov};
+    return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &arguments,
+                                sizeof arguments);
 }

@@ -210,7 +210,7 @@ static size_t bytes_of_squares(const shard_optimizer *optimizer)
     return (size_t)(3 * optimizer->count) * sizeof(double);
 }
 
-/* The memory of step_layers, before anything is changed. */
+/* The memory of step_layers. */
 static void take_squares(shard_optimizer *optimizer)
 {
     shard_device *device = one_device(optimizer);
@@ -232,7 +232,6 @@ static void release_squares(shard_optimizer *optimizer)
  * enters, also with an error. The same slots are the same layers on all ranks. */
 static shard_status step_layers(shard_optimizer *optimizer, shard_run *all, int64_t count)
 {
-    take_squares(optimizer);
     shard_device *device = one_device(optimizer);
     int64_t layers = optimizer->count;
     size_t bytes = bytes_of_squares(optimizer);
