@@ -33,9 +33,8 @@ typedef struct shard_bucket_entry {
      * parameter. */
     shard_tensor *local;
     int64_t local_start;
-    bool ready;  /* its gradient is complete */
-    bool scaled; /* its gradient is this rank's summand, or will be, times the factor */
-    double factor;
+    bool ready;    /* its gradient is complete */
+    double factor; /* times which its gradient is this rank's summand */
 } shard_bucket_entry;
 
 typedef struct shard_bucket {

@@ -1,9 +1,9 @@
 /*
  * The engine of data parallel training and of ZeRO, which differ in the partition level.
  *
- * A parameter whose gradient is complete is scaled in place, so that its bucket only
- * needs a sum; a full bucket's reduction is started once those before it were, so that
- * all ranks start them in one order.
+ * The gradients of a full bucket are scaled in place, so that it only needs a sum. Its
+ * reduction is started once those before it were, so that all ranks start them in one
+ * order.
  */
 #include "parallel/engine.h"
 #include "parallel/row_blocks.h"
@@ -51,56 +51,44 @@ static shard_gradient_source *source_of(const shard_bucket_entry *entry)
     return leaf->has_grad ? shard_source_of(leaf->grad) : NULL;
 }
 
-/* Plans the sum of a gradient that is deferred, or may be so on other ranks. */
-static shard_status postpone_scale(shard_bucket_entry *entry)
+/* Of a gradient that this rank's backward has not reached the factor does not matter: that of the one before. */
+static void plan_sums(shard_bucket *bucket)
 {
-    shard_tensor *parameter = entry->parameter;
-    return parameter->leaf->has_grad ? plan_sum(parameter, &parameter->leaf->grad->pending, entry->bucket, &entry->factor)
-                                     : SHARD_OK;
+    double factor = 1.0;
+    for (int64_t i = 0; i < bucket->count; i++) {
+        const shard_tensor *parameter = bucket->entries[i].parameter;
+        if (parameter->leaf->has_grad)
+            plan_sum(parameter, &parameter->leaf->grad->pending, bucket, &factor);
+        bucket->entries[i].factor = factor;
+    }
 }
 
-static shard_status scale_gradient(shard_bucket_entry *entry)
+/* Makes the gradients this rank's summands: of those that its backward has not reached, while another one's may have, zeros; the
+ * others times their factors, in one call where neighbours have the same. Returns their memory; NULL with the error set. */
+static char *make_summands(const shard_bucket *bucket)
 {
-    shard_tensor *parameter = entry->parameter;
-    const shard_bucket *bucket = entry->bucket;
-    entry->scaled = true;
-    entry->factor = 1.0;
-    if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
-        return SHARD_OK;
-    if (bucket->defers && (source_of(entry) || !parameter->leaf->has_grad))
-        return postpone_scale(entry);
-    void *memory = shard_tensor_memory_to_write(parameter->leaf->grad);
-    if (!memory)
-        return shard_last_status();
-    if (!parameter->leaf->has_grad) { /* this rank's backward did not reach it; another one's may have */
-        parameter->leaf->has_grad = true;
-        return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
+    const shard_unit *unit = bucket->unit;
+    shard_device *device = unit->device;
+    char *all = shard_storage_memory(unit->gradients);
+    if (!all)
+        return NULL;
+    unit->gradients->version++;
+    if (bucket->defers || unit->local_gradients) /* else the gaps have been zeros from the start */
+        shard_bucket_zero_gaps(bucket, all);
+    for (int64_t i = 0, from = 0; i < bucket->count; i++) {
+        const shard_bucket_entry *entry = &bucket->entries[i];
+        char *memory = all + shard_unit_bytes(unit, entry->start);
+        if (!entry->parameter->leaf->has_grad)
+            device->ops->zero(device, memory, shard_unit_bytes(unit, entry->size));
+        entry->parameter->leaf->has_grad = true;
+        if (i + 1 < bucket->count && entry[1].factor == entry->factor)
+            continue;
+        memory = all + shard_unit_bytes(unit, from);
+        if (entry->factor != 1.0)
+            device->ops->axpby(device, entry->start + entry->size - from, entry->factor, memory, 0.0, memory, unit->dtype);
+        from = i + 1 < bucket->count ? entry[1].start : 0;
     }
-    double scale;
-    SHARD_TRY(plan_sum(parameter, &parameter->leaf->grad->pending, bucket, &scale));
-    if (scale == 1.0)
-        return SHARD_OK;
-    return SHARD_RUN(parameter, axpby, shard_numel(parameter), scale, memory, 0.0, memory, parameter->dtype);
-}
-
-/* The gradient of a bucket that may be deferred, in memory, times the factor that was postponed. It may have been computed
- * since, with another gradient of its source. */
-static shard_status make_gradient(shard_bucket_entry *entry)
-{
-    shard_tensor *parameter = entry->parameter;
-    double factor = entry->factor;
-    void *memory = shard_tensor_memory_to_write(parameter->leaf->grad);
-    if (!memory)
-        return shard_last_status();
-    SHARD_TRY(shard_bucket_zero_gaps(entry->bucket, shard_storage_memory(entry->bucket->unit->gradients)));
-    if (!parameter->leaf->has_grad) {
-        parameter->leaf->has_grad = true;
-        return SHARD_RUN(parameter, zero, memory, (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype));
-    }
-    entry->factor = 1.0;
-    if (factor == 1.0)
-        return SHARD_OK;
-    return SHARD_RUN(parameter, axpby, shard_numel(parameter), factor, memory, 0.0, memory, parameter->dtype);
+    return all;
 }
 
 static void end(shard_bucket *bucket);
@@ -152,18 +140,12 @@ static void start(shard_bucket *bucket)
     shard_unit *unit = bucket->unit;
     if (unit->local_values)
         shard_storage_release(unit->values);
-    for (int64_t i = 0; i < bucket->count; i++)
-        if (!bucket->entries[i].scaled)
-            scale_gradient(&bucket->entries[i]);
     if (bucket->row_blocks && shard_row_blocks_streamed(bucket->row_blocks))
         return;
+    plan_sums(bucket);
     if (bucket->defers && gather_source(&bucket->entries[0]))
         return;
-    if (bucket->defers)
-        make_gradient(&bucket->entries[0]);
-    char *all = shard_storage_memory(unit->gradients);
-    if (all && unit->local_gradients)
-        shard_bucket_zero_gaps(bucket, all);
+    char *all = make_summands(bucket);
     begin_adding(bucket);
     if (bucket->row_blocks) {
         shard_row_blocks_stream_rest(bucket->row_blocks, all);
@@ -236,7 +218,7 @@ static void rearm(shard_engine *engine)
         shard_bucket *bucket = engine->buckets.all[i];
         bucket->waiting = bucket->count;
         for (int64_t j = 0; j < bucket->count; j++)
-            bucket->entries[j].ready = bucket->entries[j].scaled = false;
+            bucket->entries[j].ready = false;
         if (bucket->row_blocks)
             shard_row_blocks_rearm(bucket->row_blocks);
     }
@@ -305,7 +287,7 @@ static void gradient_ready(shard_tensor *parameter, void *context)
             entry->local->leaf->has_grad = false; /* this rank alone has added to the sum since */
         return;
     }
-    if (begin_walk(engine) != SHARD_OK || scale_gradient(entry) != SHARD_OK)
+    if (begin_walk(engine) != SHARD_OK)
         return;
     make_ready(entry);
     start_full_buckets(engine);
