@@ -19,14 +19,14 @@ static bool clips_when_computed(const shard_slot *slot)
 }
 
 /* The runs of this rank's gradients, or of those that count, to be read or to be limited, without the deferred ones: an array
- * with room for every slot, of which *count are used. In the slots' order, not that of addresses: a sum over them has the same
- * bits in each run of a program. NULL with the error set. */
+ * with room for every slot, of which *count are used. A sum over them has the same bits in each run of a program, as their order
+ * is the same. NULL with the error set. */
 static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, bool to_write, int64_t *count)
 {
     shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
     *count = 0;
     for (int64_t i = 0; i < optimizer->count && all; i++) {
-        shard_slot *slot = &optimizer->slots[i];
+        shard_slot *slot = optimizer->order[i];
         if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
         if (to_write ? clips_when_computed(slot) : shard_slot_is_deferred(optimizer, slot))
@@ -40,8 +40,7 @@ static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted,
             return NULL;
         }
     }
-    if (all && (*count = shard_runs_join(all, *count)))
-        qsort(all, (size_t)*count, sizeof *all, shard_runs_by_slot);
+    *count = shard_runs_join(all, *count);
     return all;
 }
 

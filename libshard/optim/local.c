@@ -3,6 +3,53 @@
 
 #include <stdlib.h>
 
+/* ---- the order of the slots ---- */
+
+static int compare(uintptr_t a, uintptr_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int in_order(const void *a, const void *b)
+{
+    const shard_slot *x = *(shard_slot *const *)a, *y = *(shard_slot *const *)b;
+    const shard_tensor *s = x->range.tensor, *t = y->range.tensor;
+    const int keys[] = {compare((uintptr_t)shard_device_of(s), (uintptr_t)shard_device_of(t)), compare(s->dtype, t->dtype),
+                        compare((uintptr_t)x->lead, (uintptr_t)y->lead), compare(x->offset, y->offset),
+                        compare((uintptr_t)x, (uintptr_t)y)};
+    int key = 0;
+    while (keys[key] == 0 && key < 4)
+        key++;
+    return keys[key];
+}
+
+/* If a range was moved, or a slot added, since it was done. */
+static shard_status put_in_order(shard_optimizer *optimizer)
+{
+    int64_t count = optimizer->count;
+    bool same = optimizer->ordered == count;
+    for (int64_t i = 0; i < count && same; i++)
+        same = optimizer->slots[i].storage == optimizer->slots[i].range.tensor->storage &&
+               optimizer->slots[i].offset == optimizer->slots[i].range.tensor->offset;
+    if (same)
+        return SHARD_OK;
+    SHARD_TRY(shard_grow(&optimizer->order, &optimizer->order_capacity, count, sizeof *optimizer->order));
+    for (int64_t i = 0; i < count; i++) {
+        shard_slot *slot = optimizer->order[i] = &optimizer->slots[i];
+        slot->storage = slot->range.tensor->storage;
+        slot->offset = slot->range.tensor->offset;
+        slot->lead = i;
+        for (int64_t j = i - 1; j >= 0 && slot->lead == i; j--) /* most often the one before */
+            if (optimizer->slots[j].storage == slot->storage)
+                slot->lead = optimizer->slots[j].lead;
+    }
+    qsort(optimizer->order, (size_t)count, sizeof *optimizer->order, in_order);
+    optimizer->ordered = count;
+    return SHARD_OK;
+}
+
+/* ---- ranges ---- */
+
 bool shard_slot_is_listed(const shard_slot *slot)
 {
     for (int s = 0; s < SHARD_SLOT_STATES; s++)
@@ -74,6 +121,7 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
         shard_engine_unref(slot->engine);
         slot->engine = shard_engine_ref(shard_engine_of(slot->parameter));
     }
+    SHARD_TRY(put_in_order(optimizer));
     if (any)
         SHARD_TRY(shard_optimizer_make_state(optimizer, true));
     for (int64_t i = 0; i < optimizer->count; i++)
@@ -90,7 +138,7 @@ shard_status shard_optimizer_follow(shard_optimizer *optimizer)
         changed += new_range(&optimizer->slots[i], &start) != NULL;
     }
     if (changed == 0)
-        return SHARD_OK;
+        return put_in_order(optimizer);
     shard_local_range *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = whole ? take_ranges(optimizer, whole) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && whole; i++) {

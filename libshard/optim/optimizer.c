@@ -23,6 +23,7 @@ static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
 static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
 {
     int64_t count = shard_tensors_count(optimizer->parameters);
+    optimizer->ordered = 0;
     SHARD_TRY(shard_grow(&optimizer->slots, &optimizer->capacity, count, sizeof *optimizer->slots));
     for (int64_t i = first; i < count; i++) {
         shard_tensor *parameter = shard_tensors_at(optimizer->parameters, i);
@@ -162,8 +163,10 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, co
         shard_zero_take(optimizer);
         status = shard_agree(shard_world());
     }
-    if (status != SHARD_OK)
+    if (status != SHARD_OK) {
         remove_behind(optimizer, groups, slots, first);
+        shard_optimizer_follow(optimizer); /* a backward may step by their order before shard_step */
+    }
     return status;
 }
 
@@ -177,6 +180,7 @@ void shard_optimizer_destroy(shard_optimizer *optimizer)
     shard_tensor_unref(optimizer->grad_scale);
     shard_tensors_destroy(optimizer->parameters);
     free(optimizer->slots);
+    free(optimizer->order);
     free(optimizer->square_sums);
     free(optimizer->runs);
     free(optimizer->updates);
@@ -303,7 +307,7 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
     shard_run *runs = optimizer->runs;
     int64_t count = 0, end;
     for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
-        shard_slot *slot = &optimizer->slots[i];
+        shard_slot *slot = optimizer->order[i];
         if (slot->range.state[0] || shard_slot_states(optimizer, slot) == 0)
             continue;
         if (all && !slot->parameter->requires_grad)
@@ -314,7 +318,6 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
                 .array = {slot->range.tensor},
                 .update = {.size = shard_numel(slot->range.tensor), .columns = shard_state_columns(optimizer, slot, 0)}};
     }
-    shard_runs_sort(runs, count);
     for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
         for (end = i + 1; end < count && shard_run_follows(&runs[end - 1], &runs[end]);)
             end++;

@@ -31,7 +31,12 @@ typedef struct shard_slot {
     shard_tensor *step; /* int64, on the host: the number of steps of this parameter */
     shard_local_range range;
     shard_engine *engine; /* a reference to the engine that made the range; NULL: the range is the parameter */
-    bool stepped;         /* in this step already, by a deferred gradient */
+    /* Where the range was when the slots were put in order, and the number of the first slot in that storage. */
+    const shard_storage *storage;
+    size_t offset;
+    int64_t lead;
+    bool stepped;          /* in this step already, by a deferred gradient */
+    struct shard_run *run; /* that a step by layers has made of the range; NULL: none */
 } shard_slot;
 
 /* Applies a list of updates of the same types. An update is of one local range, or of several that are adjacent in memory and
@@ -80,6 +85,10 @@ struct shard_optimizer {
     shard_tensors *parameters;
     shard_slot *slots; /* each parameter once */
     int64_t count, capacity;
+    /* [ordered] the slots by device and dtype, then by storage (in the order of the first slot of each), then by address: adjacent
+     * ranges follow each other, and a program has the same order each time it is run. ordered 0: it is to be made. */
+    shard_slot **order;
+    int64_t ordered, order_capacity;
     shard_optimizer_defaults defaults;
     shard_param_group_options *groups; /* the first one has the defaults */
     int64_t group_count, group_capacity;
@@ -164,15 +173,11 @@ typedef struct shard_run {
     shard_update update;                         /* size, addresses in the arrays, and the settings of a step */
 } shard_run;
 
-/* Sorts by list (device and dtype), then by the address of the first array. */
-void shard_runs_sort(shard_run *all, int64_t count);
-/* For qsort: in the slots' order. */
-int shard_runs_by_slot(const void *a, const void *b);
 /* Whether one call can have both runs: they are of one device and dtype. */
 bool shard_runs_same_list(const shard_run *a, const shard_run *b);
 /* Whether `next` follows `run` in each array, and has the same factors of a step. */
 bool shard_run_follows(const shard_run *run, const shard_run *next);
-/* Sorts the runs and joins those that follow each other. Returns how many are left. */
+/* Joins those that follow each other, of runs that are made in the order of the slots. Returns how many are left. */
 int64_t shard_runs_join(shard_run *all, int64_t count);
 
 /* Whether the slot has a gradient to step by. */
@@ -185,16 +190,16 @@ void shard_slot_zero_grad(const shard_slot *slot);
  * ranks that have the same range. */
 bool shard_slot_counts(const shard_slot *slot);
 
-/* Steps the wanted slots (wanted NULL: all) that have a gradient. The gradients are not cleared. */
-shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *context),
-                                        const void *context);
+/* Steps those of `count` slots, from place `first` of the order on, that have a gradient. The gradients are not cleared. */
+shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t first, int64_t count);
 
 /* Sets lr and weight decay of the update from the settings. */
 void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
 
 /* ---- local.c ---- */
 
-/* Sets the slots' local ranges to those of the parameters' engines, which may be new or changed, and moves the state. */
+/* Sets the slots' local ranges to those of the parameters' engines, which may be new or changed, moves the state, and puts the
+ * slots in order. */
 shard_status shard_optimizer_follow(shard_optimizer *optimizer);
 
 /* Whether engines partition any of the optimizer's parameters. */

@@ -1,27 +1,6 @@
 /* Runs: local ranges that are adjacent in memory, so that a device updates or measures them in one call. */
 #include "optim/optimizer.h"
 
-#include <stdlib.h>
-
-static int compare(uintptr_t a, uintptr_t b)
-{
-    return (a > b) - (a < b);
-}
-
-static int by_list_and_address(const void *a, const void *b)
-{
-    const shard_tensor *x = ((const shard_run *)a)->array[0], *y = ((const shard_run *)b)->array[0];
-    int device = compare((uintptr_t)shard_device_of(x), (uintptr_t)shard_device_of(y)), dtype = compare(x->dtype, y->dtype);
-    int storage = compare((uintptr_t)x->storage, (uintptr_t)y->storage);
-    return device ? device : dtype ? dtype : storage ? storage : compare(x->offset, y->offset);
-}
-
-void shard_runs_sort(shard_run *all, int64_t count)
-{
-    if (count)
-        qsort(all, (size_t)count, sizeof *all, by_list_and_address);
-}
-
 bool shard_runs_same_list(const shard_run *a, const shard_run *b)
 {
     return shard_device_of(a->array[0]) == shard_device_of(b->array[0]) && a->array[0]->dtype == b->array[0]->dtype;
@@ -31,12 +10,6 @@ bool shard_runs_same_list(const shard_run *a, const shard_run *b)
 static size_t distance_of(const shard_tensor *from, const shard_tensor *to)
 {
     return (to->offset - from->offset) / shard_dtype_size(from->dtype);
-}
-
-int shard_runs_by_slot(const void *a, const void *b)
-{
-    const shard_slot *x = ((const shard_run *)a)->slot, *y = ((const shard_run *)b)->slot;
-    return (x > y) - (x < y);
 }
 
 bool shard_run_follows(const shard_run *run, const shard_run *next)
@@ -55,7 +28,6 @@ bool shard_run_follows(const shard_run *run, const shard_run *next)
 int64_t shard_runs_join(shard_run *all, int64_t count)
 {
     int64_t joined = 0;
-    shard_runs_sort(all, count);
     for (int64_t i = 0; i < count; i++) {
         shard_run *whole = joined ? &all[joined - 1] : NULL;
         if (!whole || !shard_run_follows(whole, &all[i])) {

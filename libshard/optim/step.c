@@ -132,9 +132,9 @@ static shard_status step_runs(const shard_optimizer *optimizer, shard_run *all, 
 
 /* ---- by layers ---- */
 
-static bool adapts(const shard_optimizer *optimizer, const shard_run *s)
+static bool adapts(const shard_optimizer *optimizer, const shard_slot *slot)
 {
-    return s->slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d;
+    return slot->run && (slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d);
 }
 
 /* squares[layer][2]: this rank's summands for values and gradients, in calls by dtype. */
@@ -143,12 +143,11 @@ static shard_status measure(const shard_optimizer *optimizer, shard_device *devi
 {
     shard_square_sum *arrays = optimizer->square_sums;
     shard_status status = SHARD_OK;
-    shard_runs_sort(all, count);
     for (int64_t i = 0, listed, first; i < count && status == SHARD_OK;) {
         for (first = i, listed = 0; i < count && shard_runs_same_list(&all[first], &all[i]); i++) {
             const shard_update *update = &all[i].update;
             double *sum = squares + 2 * (all[i].slot - optimizer->slots);
-            if (!adapts(optimizer, &all[i]) || !shard_slot_counts(all[i].slot))
+            if (!adapts(optimizer, all[i].slot) || !shard_slot_counts(all[i].slot))
                 continue;
             arrays[listed++] = (shard_square_sum){update->size, update->value, sum};
             arrays[listed++] = (shard_square_sum){update->size, update->gradient, sum + 1};
@@ -166,26 +165,24 @@ static bool same_trust(shard_trust_options a, shard_trust_options b)
 
 /* Finds the ratios of layers with a trust ratio and sets them in their updates. Neighbours with the same rule, and the
  * memory between them, take one call. */
-static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count,
-                                const double *squares, double *ratio)
+static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, const double *squares, double *ratio)
 {
-    if (count)
-        qsort(all, (size_t)count, sizeof *all, shard_runs_by_slot);
-    for (int64_t i = 0, end; i < count; i = end) {
+    const shard_slot *slots = optimizer->slots;
+    for (int64_t i = 0, end; i < optimizer->count; i = end) {
         end = i + 1;
-        if (!adapts(optimizer, &all[i]))
+        if (!adapts(optimizer, &slots[i]))
             continue;
-        int64_t first = all[i].slot - optimizer->slots, last = first;
-        shard_trust_options trust = optimizer->ops->trust(optimizer, &all[i].update);
-        for (end = i; end < count; end++) {
-            if (!adapts(optimizer, &all[end]))
+        int64_t last = i;
+        shard_trust_options trust = optimizer->ops->trust(optimizer, &slots[i].run->update);
+        for (end = i; end < optimizer->count; end++) {
+            if (!adapts(optimizer, &slots[end]))
                 continue;
-            if (end > i && !same_trust(trust, optimizer->ops->trust(optimizer, &all[end].update)))
+            if (end > i && !same_trust(trust, optimizer->ops->trust(optimizer, &slots[end].run->update)))
                 break;
-            last = all[end].slot - optimizer->slots;
-            all[end].update.trust_ratio = ratio + last;
+            last = end;
+            slots[end].run->update.trust_ratio = ratio + last;
         }
-        SHARD_TRY(device->ops->trust_ratio(device, last + 1 - first, &trust, squares + 2 * first, ratio + first));
+        SHARD_TRY(device->ops->trust_ratio(device, last + 1 - i, &trust, squares + 2 * i, ratio + i));
     }
     return SHARD_OK;
 }
@@ -196,7 +193,6 @@ static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, in
 {
     if (!optimizer->ops->prepare)
         return SHARD_OK;
-    shard_runs_sort(all, count);
     shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, all, count);
     for (int64_t i = 0; i < count; i++) {
         all[i].update.weight_decay = 0;
@@ -246,20 +242,20 @@ static shard_status step_layers(shard_optimizer *optimizer, shard_run *all, int6
         measure(optimizer, device, all, count, squares);
     status = shard_group_all_reduce(shard_world(), device, squares, 2 * layers, SHARD_FLOAT64, SHARD_SUM);
     if (squares && status == SHARD_OK)
-        status = find_ratios(optimizer, device, all, count, squares, ratio);
+        status = find_ratios(optimizer, device, squares, ratio);
     if (squares && status == SHARD_OK)
         status = step_runs(optimizer, all, count);
     release_squares(optimizer);
     return status;
 }
 
-/* Steps the wanted slots whose gradients are deferred. Before the others, whose gradients may be computed with them. */
-static shard_status step_deferred(const shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *),
-                                  const void *context)
+/* Steps the slots whose gradients are deferred. Before the others, whose gradients may be computed with them. */
+static shard_status step_deferred(const shard_optimizer *optimizer, int64_t first, int64_t slots)
 {
-    for (int64_t i = 0; i < optimizer->count; i++) {
-        shard_slot *slot = &optimizer->slots[i];
-        slot->stepped = shard_slot_is_deferred(optimizer, slot) && (!wanted || wanted(slot, context));
+    for (int64_t i = first; i < first + slots; i++) {
+        shard_slot *slot = optimizer->order[i];
+        slot->run = NULL;
+        slot->stepped = shard_slot_is_deferred(optimizer, slot);
         if (!slot->stepped)
             continue;
         int64_t *step = shard_tensor_memory_to_write(slot->step);
@@ -270,17 +266,16 @@ static shard_status step_deferred(const shard_optimizer *optimizer, bool (*wante
     return SHARD_OK;
 }
 
-shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wanted)(const shard_slot *, const void *),
-                                        const void *context)
+shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t first, int64_t slots)
 {
     int64_t count = 0;
     shard_status status = shard_optimizer_make_state(optimizer, false);
     shard_run *all = optimizer->runs; /* make_state leaves it free */
     if (status == SHARD_OK)
-        status = step_deferred(optimizer, wanted, context);
-    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
-        shard_slot *slot = &optimizer->slots[i];
-        if (slot->stepped || !shard_slot_has_gradient(slot) || (wanted && !wanted(slot, context)))
+        status = step_deferred(optimizer, first, slots);
+    for (int64_t i = first; i < first + slots && status == SHARD_OK; i++) {
+        shard_slot *slot = optimizer->order[i];
+        if (slot->stepped || !shard_slot_has_gradient(slot))
             continue;
         int64_t *step = shard_tensor_memory_to_write(slot->step);
         status = step ? SHARD_OK : shard_last_status();
@@ -289,7 +284,7 @@ shard_status shard_optimizer_step_where(shard_optimizer *optimizer, bool (*wante
         else if (step)
             ++*step;
         if (status == SHARD_OK && shard_numel(slot->range.tensor)) {
-            shard_run *next = &all[count++];
+            shard_run *next = slot->run = &all[count++];
             status = begin(optimizer, slot, *step + shard_is_capturing(), next);
             if (status == SHARD_OK && shard_is_capturing())
                 status = capture(optimizer, all, count - 1, next);
@@ -389,7 +384,7 @@ shard_status shard_step(shard_optimizer *optimizer)
             release_squares(optimizer);
         return shard_last_status();
     }
-    shard_status status = shard_optimizer_step_where(optimizer, NULL, NULL);
+    shard_status status = shard_optimizer_step_slots(optimizer, 0, optimizer->count);
     if (shard_optimizer_is_partitioned(optimizer))
         status = shard_optimizer_publish(optimizer, false);
     if (status == SHARD_OK)

@@ -182,21 +182,20 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
 
 /* ---- overlap ---- */
 
-static bool is_in(const shard_slot *slot, const void *bucket)
-{
-    return shard_engine_is_in(slot->parameter, bucket);
-}
-
-/* Another optimizer steps by the gradients of the bucket's other parameters. */
+/* Another optimizer steps by the gradients of the bucket's other parameters. The slots of one storage are next to each other. */
 static void step_bucket(const shard_bucket *bucket, void *context)
 {
     shard_optimizer *optimizer = context;
-    shard_optimizer_step_where(optimizer, is_in, bucket);
-    for (int64_t i = 0; i < optimizer->count; i++) {
-        if (!is_in(&optimizer->slots[i], bucket))
-            continue;
-        shard_engine_mark_updated(optimizer->slots[i].parameter);
-        shard_slot_zero_grad(&optimizer->slots[i]);
+    shard_slot **order = optimizer->order;
+    int64_t from = 0, end;
+    while (from < optimizer->count && !shard_engine_is_in(order[from]->parameter, bucket))
+        from++;
+    for (end = from; end < optimizer->count && shard_engine_is_in(order[end]->parameter, bucket);)
+        end++;
+    shard_optimizer_step_slots(optimizer, from, end - from);
+    for (int64_t i = from; i < end; i++) {
+        shard_engine_mark_updated(order[i]->parameter);
+        shard_slot_zero_grad(order[i]);
     }
 }
 
