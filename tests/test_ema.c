@@ -3,6 +3,7 @@
 #include "support/host.h"
 #include "support/layers.h"
 
+#include "device/device.h"
 #include "tensor/tensor.h"
 #include "support/options.h"
 
@@ -466,6 +467,67 @@ START_TEST(test_shared_out_later)
 }
 END_TEST
 
+static const shard_device_ops *counted;
+static int64_t calls;
+
+static shard_status count_axpby(shard_device *device, int64_t n, double alpha, const void *x, double beta, void *y,
+                                shard_dtype dtype)
+{
+    calls++;
+    return counted->axpby(device, n, alpha, x, beta, y, dtype);
+}
+
+/* Of adjacent parameters, as data parallel makes them: all averages in one call, but the one that begins later. */
+static void blends_neighbours_together(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_device *device = shard_default_device();
+        shard_device_ops spy = *device->ops;
+        const char *names[] = {"a", "b", "c"};
+        shard_tensors *list = shard_tensors_create();
+        for (int i = 0; i < 3; i++)
+            check_ok(shard_tensors_add(list, names[i], made_up_leaf(SHARD_SHAPE(SIZE), (uint64_t)i, SHARD_FLOAT32)));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_optimizer *sgd = shard_sgd(list, .lr = 1.0);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
+        counted = device->ops;
+        spy.axpby = count_axpby;
+        const int64_t expected[] = {1, 1, 2, 2};
+        for (int turn = 0; turn < 4; turn++) {
+            shard_set_requires_grad(shard_tensors_find(list, "a"), turn >= 2);
+            for (int i = 0; i < 3; i++) {
+                float values[SIZE];
+                for (int j = 0; j < SIZE; j++)
+                    values[j] = (float)(turn + i);
+                check_ok(shard_copy_from_host(shard_tensors_find(list, names[i]), values, sizeof values));
+            }
+            calls = 0;
+            device->ops = &spy;
+            shard_status status = shard_ema_update(ema);
+            device->ops = counted;
+            check_ok(status);
+            ck_assert_int_eq(calls, expected[turn]);
+        }
+        shard_tensors *averages = shard_ema_state_dict(ema);
+        for (int i = 0; i < 3; i++)
+            ck_assert_double_eq(value_at(shard_tensors_find(averages, names[i]), SIZE - 1), i ? 2.125 + i : 2.5);
+        shard_tensors_destroy(averages);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_neighbours)
+{
+    run_job(2, blends_neighbours_together, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ema");
@@ -481,5 +543,6 @@ int main(void)
     tcase_add_test(tcase, test_collects_nothing);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);
+    tcase_add_test(tcase, test_neighbours);
     return test_run(suite);
 }

@@ -58,46 +58,63 @@ void shard_ema_destroy(shard_ema *ema)
     free(ema);
 }
 
-/* Else it has no value yet. */
+/* Else it has no value yet. Writes to the storage count for all averages in it. */
 static bool is_begun(const average *a)
 {
-    return shard_tensor_version(a->value) > 0;
+    return (a->value->writes ? a->value->writes->count : a->value->storage->version) > 0;
 }
 
-/* The average of slot i, made if needed; NULL with the error set. */
-static average *average_of(shard_ema *ema, int64_t i)
+/* Forgets an average that was not begun, of a parameter that was frozen, and is partitioned since. */
+static shard_status check_range(const shard_slot *slot, average *a)
 {
-    const shard_slot *slot = &ema->optimizer->slots[i];
-    if (shard_grow(&ema->averages, &ema->capacity, i + 1, sizeof *ema->averages) != SHARD_OK)
-        return NULL;
-    while (ema->count <= i)
+    if (!a->value || a->of == slot->range.tensor)
+        return SHARD_OK;
+    if (is_begun(a) || a->value->references > 1)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_ema: \"%s\" was partitioned after its average was begun, or while a state dict has the "
+                           "average: destroy that, or call shard_zero_optimizer or shard_data_parallel_create first",
+                           slot->name);
+    shard_tensor_unref(a->value);
+    a->value = NULL;
+    return SHARD_OK;
+}
+
+/* Makes the averages that there are not yet, of adjacent ranges adjacent ones. That of a frozen parameter has no memory. */
+static shard_status make_averages(shard_ema *ema)
+{
+    shard_optimizer *optimizer = ema->optimizer;
+    SHARD_TRY(shard_grow(&ema->averages, &ema->capacity, optimizer->count, sizeof *ema->averages));
+    SHARD_TRY(shard_grow(&optimizer->runs, &optimizer->run_capacity, optimizer->count, sizeof *optimizer->runs));
+    shard_run *runs = optimizer->runs;
+    while (ema->count < optimizer->count)
         ema->averages[ema->count++] = (average){0};
-    average *a = &ema->averages[i];
-    if (a->value && a->of != slot->range.tensor && !is_begun(a) && a->value->references == 1) {
-        shard_tensor_unref(a->value); /* of a parameter that was frozen, and is partitioned since */
-        a->value = NULL;
+    int64_t count = 0;
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        shard_slot *slot = optimizer->order[i];
+        average *a = &ema->averages[slot - optimizer->slots];
+        shard_tensor *range = slot->range.tensor;
+        SHARD_TRY(check_range(slot, a));
+        if (!a->value && slot->parameter->requires_grad)
+            runs[count++] = (shard_run){.slot = slot, .array = {range}, .update.size = shard_numel(range)};
+        else if (!a->value && !(a->value = shard_range_like(&slot->range, range->dtype, 1, NULL, 0)))
+            return shard_last_status();
+        a->of = range;
+        if (a->value)
+            a->value->leaf->optional = !slot->parameter->requires_grad;
     }
-    if (!a->value)
-        *a = (average){.of = slot->range.tensor, .value = shard_range_like(&slot->range, slot->range.tensor->dtype, 1, NULL, 0)};
-    else if (a->of != slot->range.tensor)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_ema: \"%s\" was partitioned after its average was begun, or while a state dict has the "
-                               "average: destroy that, or call shard_zero_optimizer or shard_data_parallel_create first",
-                               slot->name);
-    if (!a->value)
-        return NULL;
-    a->value->leaf->optional = !slot->parameter->requires_grad;
-    return a;
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
+        end = shard_runs_end(runs, i, count);
+        status = shard_runs_make_like(runs + i, end - i, runs[i].array[0]->dtype, 1);
+        for (int64_t j = i; j < end; j++)
+            ema->averages[runs[j].slot - optimizer->slots].value = runs[j].made;
+    }
+    return status;
 }
 
-/* to = decay * to + (1 - decay) * from; with decay 0 a copy. */
-static shard_status blend(shard_tensor *from, shard_tensor *to, double decay)
+static shard_tensor *value_of(const shard_ema *ema, const shard_slot *slot)
 {
-    void *target = shard_tensor_memory_to_write(to);
-    const void *source = target ? shard_tensor_memory(from) : NULL;
-    if (!source)
-        return shard_last_status();
-    return shard_ops(to)->axpby(shard_device_of(to), shard_numel(to), 1.0 - decay, source, decay, target, to->dtype);
+    return ema->averages[slot - ema->optimizer->slots].value;
 }
 
 static shard_status refuse_swapped(const shard_ema *ema, const char *function)
@@ -136,23 +153,48 @@ static shard_status capture_update(shard_ema *ema, int64_t updates, double decay
     return registered ? SHARD_OK : shard_last_status();
 }
 
+/* average = decay * average + (1 - decay) * parameter, in each run with the decay of its update. */
+static shard_status blend(const shard_ema *ema, shard_run *runs, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        runs[i].update.gradient = shard_tensor_memory(runs[i].slot->range.tensor);
+        runs[i].update.value = runs[i].update.gradient ? shard_tensor_memory(value_of(ema, runs[i].slot)) : NULL;
+        if (!runs[i].update.value)
+            return shard_last_status();
+    }
+    for (int64_t i = 0; i < count; i++)
+        shard_tensor_count_write(value_of(ema, runs[i].slot));
+    count = shard_runs_join(runs, count);
+    for (int64_t i = 0; i < count; i++) {
+        const shard_update *update = &runs[i].update;
+        shard_device *device = shard_device_of(runs[i].array[0]);
+        SHARD_TRY(device->ops->axpby(device, update->size, 1.0 - update->lr, update->gradient, update->lr, update->value,
+                                     runs[i].array[0]->dtype));
+    }
+    return SHARD_OK;
+}
+
 /* Starts the averages without a value with the parameters' values; with `update`, blends the others. */
 static shard_status blend_all(shard_ema *ema, bool update, double decay)
 {
-    for (int64_t i = 0; i < ema->optimizer->count; i++) {
-        const average *a = average_of(ema, i);
-        if (!a)
-            return shard_last_status();
+    SHARD_TRY(make_averages(ema));
+    shard_optimizer *optimizer = ema->optimizer;
+    int64_t count = 0;
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        shard_slot *slot = optimizer->order[i];
+        const average *a = &ema->averages[slot - optimizer->slots];
         bool begins = !is_begun(a);
-        if (shard_tensor_is_idle(a->value) || (!update && !begins))
+        if (shard_tensor_is_idle(a->value) || shard_numel(a->value) == 0 || (!update && !begins))
             continue;
         if (update && begins && shard_is_capturing())
             return shard_error(SHARD_ERROR_UNSUPPORTED,
                                "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
                                "shard_graph_begin");
-        SHARD_TRY(blend(ema->optimizer->slots[i].range.tensor, a->value, begins ? 0.0 : decay));
+        optimizer->runs[count++] = (shard_run){.slot = slot,
+                                               .array = {slot->range.tensor, a->value},
+                                               .update = {.size = shard_numel(a->value), .lr = begins ? 0.0 : decay}};
     }
-    return SHARD_OK;
+    return blend(ema, optimizer->runs, count);
 }
 
 shard_status shard_ema_update(shard_ema *ema)

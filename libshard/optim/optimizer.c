@@ -251,32 +251,33 @@ shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype
     return NULL;
 }
 
-static shard_tensor *state_like(const shard_optimizer *optimizer, const shard_slot *slot, int s, shard_storage *storage,
-                                size_t offset)
-{
-    return shard_range_like(&slot->range, shard_state_dtype(optimizer, slot, s), shard_state_columns(optimizer, slot, s), storage,
-                            offset);
-}
-
-/* The states of adjacent ranges are adjacent, too. */
-static shard_status make_states_together(const shard_optimizer *optimizer, const shard_run *runs, int64_t count)
+shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns)
 {
     const shard_tensor *first = runs[0].array[0], *last = runs[count - 1].array[0];
     size_t value = shard_dtype_size(first->dtype), all = (last->offset + shard_tensor_bytes(last) - first->offset) / value;
-    for (int s = 0; s < shard_slot_states(optimizer, runs[0].slot); s++) {
-        size_t size = shard_dtype_size(shard_state_dtype(optimizer, runs[0].slot, s));
-        size_t columns = (size_t)shard_state_columns(optimizer, runs[0].slot, s);
-        shard_storage *storage = shard_storage_make(shard_device_of(first), all / columns * size);
-        if (storage)
-            shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
-        shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
-        for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
-            shard_local_range *range = &runs[i].slot->range;
-            size_t element = (range->tensor->offset - first->offset) / value;
-            range->state[s] = state_like(optimizer, runs[i].slot, s, storage, element * size);
-            status = shard_last_status();
-        }
-        shard_storage_unref(storage);
+    size_t size = shard_dtype_size(dtype);
+    shard_storage *storage = shard_storage_make(shard_device_of(first), all / (size_t)columns * size);
+    if (storage)
+        shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
+    shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
+    for (int64_t i = 0; i < count; i++) {
+        size_t element = (runs[i].array[0]->offset - first->offset) / value;
+        runs[i].made =
+            status == SHARD_OK ? shard_range_like(&runs[i].slot->range, dtype, columns, storage, element * size) : NULL;
+        status = runs[i].made ? SHARD_OK : shard_last_status();
+    }
+    shard_storage_unref(storage);
+    return status;
+}
+
+static shard_status make_states_together(const shard_optimizer *optimizer, shard_run *runs, int64_t count)
+{
+    const shard_slot *slot = runs[0].slot;
+    for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
+        shard_status status =
+            shard_runs_make_like(runs, count, shard_state_dtype(optimizer, slot, s), shard_state_columns(optimizer, slot, s));
+        for (int64_t i = 0; i < count; i++)
+            runs[i].slot->range.state[s] = runs[i].made;
         SHARD_TRY(status);
     }
     return SHARD_OK;
@@ -294,7 +295,8 @@ static void drop_states(shard_slot *slot)
 static shard_status foresee_states(const shard_optimizer *optimizer, shard_slot *slot)
 {
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++)
-        if (!(slot->range.state[s] = state_like(optimizer, slot, s, NULL, 0)))
+        if (!(slot->range.state[s] = shard_range_like(&slot->range, shard_state_dtype(optimizer, slot, s),
+                                                      shard_state_columns(optimizer, slot, s), NULL, 0)))
             return drop_states(slot), shard_last_status();
     return SHARD_OK;
 }
@@ -319,8 +321,7 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
                 .update = {.size = shard_numel(slot->range.tensor), .columns = shard_state_columns(optimizer, slot, 0)}};
     }
     for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
-        for (end = i + 1; end < count && shard_run_follows(&runs[end - 1], &runs[end]);)
-            end++;
+        end = shard_runs_end(runs, i, count);
         status = make_states_together(optimizer, runs + i, end - i);
         for (int64_t j = i; j < end && status != SHARD_OK; j++)
             drop_states(runs[j].slot);

@@ -171,12 +171,13 @@ typedef struct shard_run {
     shard_slot *slot;                            /* of the first range */
     const shard_tensor *array[SHARD_RUN_ARRAYS]; /* of the first range: its value, gradient or state; then NULL */
     shard_update update;                         /* size, addresses in the arrays, and the settings of a step */
+    shard_tensor *made;                          /* by shard_runs_make_like */
 } shard_run;
 
 /* Whether one call can have both runs: they are of one device and dtype. */
 bool shard_runs_same_list(const shard_run *a, const shard_run *b);
-/* Whether `next` follows `run` in each array, and has the same factors of a step. */
-bool shard_run_follows(const shard_run *run, const shard_run *next);
+/* The index behind the runs that follow each other from `first` on, of `count`: in each array, and with the same factors. */
+int64_t shard_runs_end(const shard_run *all, int64_t first, int64_t count);
 /* Joins those that follow each other, of runs that are made in the order of the slots. Returns how many are left. */
 int64_t shard_runs_join(shard_run *all, int64_t count);
 
@@ -247,6 +248,10 @@ shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, co
  * do not have it before. The caller releases it; NULL with the error set. */
 shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
                                size_t offset);
+
+/* Sets `made` of runs of one range each, which follow each other, to tensors as of shard_range_like that do so, too: zeros. After
+ * an error the last ones are NULL. */
+shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns);
 
 /* Makes the missing state, zeros, of the slots that have a gradient, or of all slots. The state of frozen parameters has
  * no memory until it is needed. */
