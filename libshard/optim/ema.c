@@ -59,9 +59,9 @@ void shard_ema_destroy(shard_ema *ema)
 }
 
 /* Else it has no value yet. Writes to the storage count for all averages in it. */
-static bool is_begun(const average *a)
+static bool is_begun(const shard_tensor *value)
 {
-    return (a->value->writes ? a->value->writes->count : a->value->storage->version) > 0;
+    return (value->writes ? value->writes->count : value->storage->version) > 0;
 }
 
 /* Forgets an average that was not begun, of a parameter that was frozen, and is partitioned since. */
@@ -69,7 +69,7 @@ static shard_status check_range(const shard_slot *slot, average *a)
 {
     if (!a->value || a->of == slot->range.tensor)
         return SHARD_OK;
-    if (is_begun(a) || a->value->references > 1)
+    if (is_begun(a->value) || a->value->references > 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_ema: \"%s\" was partitioned after its average was begun, or while a state dict has the "
                            "average: destroy that, or call shard_zero_optimizer or shard_data_parallel_create first",
@@ -112,11 +112,6 @@ static shard_status make_averages(shard_ema *ema)
     return status;
 }
 
-static shard_tensor *value_of(const shard_ema *ema, const shard_slot *slot)
-{
-    return ema->averages[slot - ema->optimizer->slots].value;
-}
-
 static shard_status refuse_swapped(const shard_ema *ema, const char *function)
 {
     if (!ema)
@@ -153,48 +148,40 @@ static shard_status capture_update(shard_ema *ema, int64_t updates, double decay
     return registered ? SHARD_OK : shard_last_status();
 }
 
-/* average = decay * average + (1 - decay) * parameter, in each run with the decay of its update. */
-static shard_status blend(const shard_ema *ema, shard_run *runs, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        runs[i].update.gradient = shard_tensor_memory(runs[i].slot->range.tensor);
-        runs[i].update.value = runs[i].update.gradient ? shard_tensor_memory(value_of(ema, runs[i].slot)) : NULL;
-        if (!runs[i].update.value)
-            return shard_last_status();
-    }
-    for (int64_t i = 0; i < count; i++)
-        shard_tensor_count_write(value_of(ema, runs[i].slot));
-    count = shard_runs_join(runs, count);
-    for (int64_t i = 0; i < count; i++) {
-        const shard_update *update = &runs[i].update;
-        shard_device *device = shard_device_of(runs[i].array[0]);
-        SHARD_TRY(device->ops->axpby(device, update->size, 1.0 - update->lr, update->gradient, update->lr, update->value,
-                                     runs[i].array[0]->dtype));
-    }
-    return SHARD_OK;
-}
-
-/* Starts the averages without a value with the parameters' values; with `update`, blends the others. */
+/* Starts the averages without a value with the parameters' values; with `update`, the others become
+ * decay * average + (1 - decay) * parameter. After an error those before it have. */
 static shard_status blend_all(shard_ema *ema, bool update, double decay)
 {
-    SHARD_TRY(make_averages(ema));
     shard_optimizer *optimizer = ema->optimizer;
+    shard_status status = make_averages(ema);
+    shard_run *runs = optimizer->runs;
     int64_t count = 0;
-    for (int64_t i = 0; i < optimizer->count; i++) {
+    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
         shard_slot *slot = optimizer->order[i];
-        const average *a = &ema->averages[slot - optimizer->slots];
-        bool begins = !is_begun(a);
-        if (shard_tensor_is_idle(a->value) || shard_numel(a->value) == 0 || (!update && !begins))
+        shard_tensor *range = slot->range.tensor, *value = ema->averages[slot - optimizer->slots].value;
+        bool begins = !is_begun(value);
+        if (shard_tensor_is_idle(value) || shard_numel(value) == 0 || (!update && !begins))
             continue;
         if (update && begins && shard_is_capturing())
-            return shard_error(SHARD_ERROR_UNSUPPORTED,
-                               "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
-                               "shard_graph_begin");
-        optimizer->runs[count++] = (shard_run){.slot = slot,
-                                               .array = {slot->range.tensor, a->value},
-                                               .update = {.size = shard_numel(a->value), .lr = begins ? 0.0 : decay}};
+            status = shard_error(SHARD_ERROR_UNSUPPORTED,
+                                 "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
+                                 "shard_graph_begin");
+        void *from = status == SHARD_OK ? shard_tensor_memory(range) : NULL;
+        void *to = from ? shard_tensor_memory_to_write(value) : NULL;
+        shard_update blend = {.size = shard_numel(value), .gradient = from, .value = to, .lr = begins ? 0.0 : decay};
+        if (to)
+            runs[count++] = (shard_run){.slot = slot, .array = {range, value}, .update = blend};
+        else
+            status = shard_last_status();
     }
-    return blend(ema, optimizer->runs, count);
+    count = shard_runs_join(runs, count); /* those with the same decay, the update's lr */
+    for (int64_t i = 0; i < count; i++) { /* after an error too: their writes are counted */
+        const shard_update *blend = &runs[i].update;
+        const shard_tensor *range = runs[i].array[0];
+        shard_ops(range)->axpby(shard_device_of(range), blend->size, 1.0 - blend->lr, blend->gradient, blend->lr, blend->value,
+                                range->dtype);
+    }
+    return status == SHARD_OK ? shard_last_status() : status;
 }
 
 shard_status shard_ema_update(shard_ema *ema)
