@@ -513,6 +513,40 @@ START_TEST(test_steps_in_backward)
 }
 END_TEST
 
+/* Backward needs the values of a frozen parameter after it has filled the other gradients of the bucket: these are stepped
+ * at its end. */
+static void keeps_frozen_values(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *a = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
+        shard_tensor *b = shard_full(SHARD_SHAPE(50), 2.0, .requires_grad = true);
+        shard_tensor *c = shard_full(SHARD_SHAPE(50), 1.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "0.a", a));
+        check_ok(shard_tensors_add(list, "1.b", b));
+        check_ok(shard_tensors_add(list, "1.c", c));
+        shard_optimizer *sgd = zero_with(sgd_of_list(list, .lr = 0.25),
+                                         (zero_way){.stage = *(int *)context, .overlap = true, .bucket_mib = 300.0 / (1 << 20)});
+        shard_set_requires_grad(b, false);
+        for (int step = 0; step < 2; step++) {
+            check_ok(shard_backward(shard_sum(shard_mul(shard_mul(a, b), c))));
+            check_ok(shard_step(sgd));
+            ck_assert_double_eq(value_at(a, 49), step ? 0.25 : 0.5);
+            ck_assert_double_eq(value_at(b, 49), 2.0);
+            ck_assert_double_eq(value_at(c, 49), step ? 0.25 : 0.5);
+        }
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_frozen_values)
+{
+    run_job(2, keeps_frozen_values, &(int){_i + 1});
+}
+END_TEST
+
 /* A step makes values that backward would need of a forward before it stale. */
 static void notices_stale_values(shard_group *world, void *context)
 {
@@ -554,6 +588,7 @@ int main(void)
     tcase_add_test(tcase, test_finalizers);
     tcase_add_loop_test(tcase, test_gathers_ahead, 0, 2);
     tcase_add_loop_test(tcase, test_steps_in_backward, 0, 6);
+    tcase_add_loop_test(tcase, test_frozen_values, 0, 3);
     tcase_add_loop_test(tcase, test_stale_values, 0, 3);
     return test_run(suite);
 }

@@ -261,7 +261,7 @@ static shard_status finish(void *context)
 }
 
 /* Before the first gradient of a backward, which has counted its uses of each leaf by then. Parameters that it will
- * not reach are not waited for, unless they are updated in backward, which may need their values. */
+ * not reach are not waited for, unless they are updated in backward, which may need their values, or those of a frozen one. */
 static shard_status begin_walk(shard_engine *engine)
 {
     if (engine->walking)
