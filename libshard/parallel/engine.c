@@ -246,11 +246,10 @@ static shard_status finish(void *context)
 {
     shard_engine *engine = context;
     const shard_buckets *buckets = &engine->buckets;
-    for (int64_t i = 0; i < buckets->count; i++) {
+    for (int64_t i = 0; i < buckets->count; i++)
         for (int64_t j = 0; j < buckets->all[i]->count; j++)
             make_ready(&buckets->all[i]->entries[j]);
-        start_full_buckets(engine);
-    }
+    start_full_buckets(engine);
     while (engine->ended < buckets->count)
         end(buckets->all[engine->ended++]);
     await_values(engine);
