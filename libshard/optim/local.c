@@ -165,7 +165,7 @@ shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all)
 {
     const shard_slot *slots = optimizer->slots;
     for (int64_t i = 0; i < optimizer->count; i++)
-        if (all || shard_has_grad(slots[i].range.tensor))
+        if (slots[i].engine && (all || shard_has_grad(slots[i].range.tensor)))
             shard_engine_mark_updated(slots[i].parameter);
     for (int64_t i = 0; i < optimizer->count; i++) /* a second call of an engine finds no mark */
         if (slots[i].engine && (i == 0 || slots[i].engine != slots[i - 1].engine))
