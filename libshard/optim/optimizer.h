@@ -85,8 +85,8 @@ struct shard_optimizer {
     shard_tensors *parameters;
     shard_slot *slots; /* each parameter once */
     int64_t count, capacity;
-    /* [ordered] the slots by device and dtype, then by storage (in the order of the first slot of each), then by address: adjacent
-     * ranges follow each other, and a program has the same order each time it is run. ordered 0: it is to be made. */
+    /* [ordered] the slots by device and dtype, then by storage (in the order of the first slot of each), then by address:
+     * adjacent ranges follow each other, and a program has the same order each time it is run. ordered 0: it is to be made. */
     shard_slot **order;
     int64_t ordered, order_capacity;
     shard_optimizer_defaults defaults;
