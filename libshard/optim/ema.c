@@ -79,7 +79,7 @@ static shard_status check_range(const shard_slot *slot, average *a)
     return SHARD_OK;
 }
 
-/* Makes the averages that there are not yet, of adjacent ranges adjacent ones. That of a frozen parameter has no memory. */
+/* Makes the averages that there are not yet. */
 static shard_status make_averages(shard_ema *ema)
 {
     shard_optimizer *optimizer = ema->optimizer;
@@ -92,15 +92,12 @@ static shard_status make_averages(shard_ema *ema)
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = optimizer->order[i];
         average *a = &ema->averages[slot - optimizer->slots];
-        shard_tensor *range = slot->range.tensor;
         SHARD_TRY(check_range(slot, a));
-        if (!a->value && slot->parameter->requires_grad)
-            runs[count++] = (shard_run){.slot = slot, .array = {range}, .update.size = shard_numel(range)};
-        else if (!a->value && !(a->value = shard_range_like(&slot->range, range->dtype, 1, NULL, 0)))
-            return shard_last_status();
-        a->of = range;
-        if (a->value)
+        if (!a->value)
+            runs[count++] = shard_run_to_make(slot, 1);
+        else
             a->value->leaf->optional = !slot->parameter->requires_grad;
+        a->of = slot->range.tensor;
     }
     shard_status status = SHARD_OK;
     for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {

@@ -251,12 +251,21 @@ shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype
     return NULL;
 }
 
+shard_run shard_run_to_make(shard_slot *slot, int64_t columns)
+{
+    shard_run run = {.slot = slot, .array = {slot->range.tensor}, .update.columns = columns};
+    run.update.size = shard_numel(slot->range.tensor);
+    run.update.key = slot->parameter->requires_grad ? 0 : (uint64_t)(uintptr_t)slot; /* it follows no other one */
+    return run;
+}
+
 shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns)
 {
+    bool frozen = !runs[0].slot->parameter->requires_grad;
     const shard_tensor *first = runs[0].array[0], *last = runs[count - 1].array[0];
     size_t value = shard_dtype_size(first->dtype), all = (last->offset + shard_tensor_bytes(last) - first->offset) / value;
     size_t size = shard_dtype_size(dtype);
-    shard_storage *storage = shard_storage_make(shard_device_of(first), all / (size_t)columns * size);
+    shard_storage *storage = frozen ? NULL : shard_storage_make(shard_device_of(first), all / (size_t)columns * size);
     if (storage)
         shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
     shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
@@ -292,15 +301,6 @@ static void drop_states(shard_slot *slot)
     }
 }
 
-static shard_status foresee_states(const shard_optimizer *optimizer, shard_slot *slot)
-{
-    for (int s = 0; s < shard_slot_states(optimizer, slot); s++)
-        if (!(slot->range.state[s] = shard_range_like(&slot->range, shard_state_dtype(optimizer, slot, s),
-                                                      shard_state_columns(optimizer, slot, s), NULL, 0)))
-            return drop_states(slot), shard_last_status();
-    return SHARD_OK;
-}
-
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
     shard_status status = shard_grow(&optimizer->runs, &optimizer->run_capacity, optimizer->count, sizeof *optimizer->runs);
@@ -312,13 +312,8 @@ shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
         shard_slot *slot = optimizer->order[i];
         if (slot->range.state[0] || shard_slot_states(optimizer, slot) == 0)
             continue;
-        if (all && !slot->parameter->requires_grad)
-            status = foresee_states(optimizer, slot);
-        else if (all || shard_slot_has_gradient(slot))
-            runs[count++] = (shard_run){
-                .slot = slot,
-                .array = {slot->range.tensor},
-                .update = {.size = shard_numel(slot->range.tensor), .columns = shard_state_columns(optimizer, slot, 0)}};
+        if (all || shard_slot_has_gradient(slot))
+            runs[count++] = shard_run_to_make(slot, shard_state_columns(optimizer, slot, 0));
     }
     for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
         end = shard_runs_end(runs, i, count);

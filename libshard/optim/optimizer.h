@@ -249,12 +249,13 @@ shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, co
 shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
                                size_t offset);
 
-/* Sets `made` of runs of one range each, which follow each other, to tensors as of shard_range_like that do so, too: zeros. After
- * an error the last ones are NULL. */
+/* A run of the slot's range, for which a tensor is to be made with an element for each `columns` elements. */
+shard_run shard_run_to_make(shard_slot *slot, int64_t columns);
+/* Sets `made` of such runs, which follow each other, to tensors as of shard_range_like that do so, too: zeros. That of a frozen
+ * parameter, which follows no other one, has no memory until it is needed. After an error the last ones are NULL. */
 shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns);
 
-/* Makes the missing state, zeros, of the slots that have a gradient, or of all slots. The state of frozen parameters has
- * no memory until it is needed. */
+/* Makes the missing state of the slots that have a gradient, or of all slots. */
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all);
 
 #endif
