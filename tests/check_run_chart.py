@@ -50,6 +50,16 @@ def main():
         assert len(points) == 250, len(points)
         assert len({round(float(point.split(",")[1])) for point in points[:-1]}) == 1, points  # means of 0 and 1
         assert "long: 0 after 83 minutes" in {title.text for title in root.iter(SVG + "title")}
+        # A run that ended after step 40 and goes on from a checkpoint after step 20.
+        write(folder / "resumed", [line(10, 30.0, loss=9.5), line(20, 60.0, loss=4.25), line(20, 500.0, validation=True, top1=61.5),
+                                   line(30, 90.0, loss=7.0), line(40, 95.0, loss=1.5), line(40, 500.0, validation=True, top1=10.0),
+                                   line(30, 90.0, loss=3.0), line(40, 120.0, loss=1.125), line(40, 500.0, validation=True, top1=80.25),
+                                   line(20, 500.0, validation=True, top1=61.5)])  # of imagenet -e
+        subprocess.run([*command, f"r={folder}/resumed"], check=True)
+        root = xml.etree.ElementTree.parse(picture).getroot()
+        titles = {title.text for title in root.iter(SVG + "title")}
+        assert {"r: 1.125 after 5 minutes", "r: 80.25 after 5 minutes"} < titles, titles
+        assert sorted(len(path.get("points").split()) for path in root.iter(SVG + "polyline")) == [2, 4], titles
         (folder / "bad").write_text("{\n")
         for runs, wrong in (([f"x={folder}/bad"], "bad:1: not a line of --metrics"), ([str(folder / "a")], "is not NAME=VALUE")):
             done = subprocess.run([*command, *runs], check=False, stderr=subprocess.PIPE, text=True)
