@@ -258,6 +258,19 @@ def check_few_blocks(folder):
     check(one[-1].get("validation") and one[-1]["tokens"] == 13 * 16, f"13 blocks for validation: {one[-1]}")
 
 
+def check_end_of_text(folder):
+    """23 blocks of which an epoch takes 12: those at the end of the text are trained on, too."""
+    end, found = folder / "end", []
+    end.mkdir()
+    make_text(end)
+    path = end / "text/train.txt"
+    text = path.read_text()[:24 * 16 + 1]
+    for last in (text[14 * 16:], text[14 * 16:][::-1]):
+        path.write_text(text[:14 * 16] + last)
+        found.append(losses(train(end, "--val-interval", 0)))
+    check(len(found[0]) == len(found[1]) == 2 and found[0] != found[1], f"the end of the text changes nothing: {found}")
+
+
 def check_resume(folder):
     out, one = folder / "out", losses(train(folder, "--tokenizer", "bpe", "--vocab-size", 300))
     saved = ["--tokenizer", "bpe", "--vocab-size", 300, "--output", out, "--keep", 2, "--save-every", 3]
@@ -592,7 +605,10 @@ def check_errors(folder, out):
     train(folder, "-b", 4096, expect="less than a --batch-size of 4096")
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--init-from", out, "--n-layer", 3, expect="--n-layer 3: the model of --init-from has 2; leave the option out")
-    train(folder, "--lr", "1e30", "--optimizer", "sgd", "--clip-grad", 0, expect="take a smaller --lr")
+    diverging = ["--lr", "1e30", "--optimizer", "sgd", "--clip-grad", 0]
+    train(folder, *diverging, expect="take a smaller --lr")
+    lost = train(folder, *diverging, "--steps", 4, "--accumulate", 2, "--non-finite", "skip", ranks=2)
+    check(lost[0]["left_out"] is False and lost[3]["left_out"] is True and lost[3]["loss"] is None, f"skipped: {lost}")
     for arguments, text in ((["--generate"], "--generate needs a model"), (["--generate", "--init-from", out, "--top-k", 3],
                                                                            "--top-k needs --do-sample")):
         check(text in text_of(start(MINGPT, *arguments)), f"{arguments}: not {text}")
@@ -618,6 +634,7 @@ def main():
         check_computing(folder, check_ranks(folder))
         check_text_after_option(folder)
         check_few_blocks(folder)
+        check_end_of_text(folder)
         out = check_resume(folder)
         check_file(folder, out)
         check_cache(folder, out)

@@ -58,6 +58,7 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "blocks"),
+    TRAINING_NON_FINITE_ROW(options, training),
     {COMMAND_NUMBER, "beta2", "of Adam and AdamW", "X", AT(training.beta2), .least = 1e-9, .most = 0.999999999},
     {COMMAND_WHOLE, "accumulate", "a step's batch goes through the model in N parts, for less memory", "N", AT(accumulate),
      .least = 1, .most = 1e9},

@@ -61,7 +61,8 @@ static shard_status open_text(trainer *run)
     return check_identical("the tokens of TEXT", "give all ranks the same files", summary);
 }
 
-/* Counts the blocks: of training those that fit at any shift, in whole batches; of validation all. */
+/* Counts the blocks: of training those that fit at any shift, of validation all. An epoch has whole batches of all training
+ * blocks in a random order, so that each epoch leaves other blocks out. */
 static shard_status count_blocks(trainer *run)
 {
     int64_t size = run->config.block_size, batch = run->options->training.batch;
@@ -80,7 +81,7 @@ static shard_status count_blocks(trainer *run)
                            "%" PRId64 " tokens for training are %" PRId64 " blocks of %" PRId64
                            ", less than a --batch-size of %" PRId64,
                            training->count, training->blocks, size, batch);
-    training->blocks -= training->blocks % batch;
+    run->steps = training->blocks / batch;
     return SHARD_OK;
 }
 
@@ -176,9 +177,8 @@ static shard_status make_optimizers(trainer *run)
         bool embedding = strstr(name, "wte.") || strstr(name, "wpe.");
         shard_tensors_add(embedding ? others : decayed, name, shard_tensors_at(all, i));
     }
-    int64_t steps = shard_group_sampler_steps(run->sampler) / wanted->accumulate;
     shard_status status =
-        training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->parallel, decayed, "lm_head.", steps);
+        training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->parallel, decayed, "lm_head.", run->steps);
     if (status == SHARD_OK)
         status = shard_optimizer_add_param_group(run->base.optimizers.of[0], others, .weight_decay = 0);
     if (status == SHARD_OK)
@@ -196,7 +196,7 @@ static void introduce(trainer *run)
     progress_say(&run->base.progress,
                  "%" PRId64 " tokens for training, %" PRId64 " for validation, of %" PRId64 " %s; %" PRId64 " blocks an epoch",
                  run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer),
-                 run->tokenizer->has_pairs ? "byte pairs" : "characters", run->sets[TEXT_TRAIN].blocks);
+                 run->tokenizer->has_pairs ? "byte pairs" : "characters", run->steps * run->options->training.batch);
     progress_say(&run->base.progress,
                  "%" PRId64 " layers, %" PRId64 " heads, %" PRId64 " features, blocks of %" PRId64 " tokens; %" PRId64
                  " parameters",
@@ -211,11 +211,10 @@ static shard_status describe(trainer *run)
     const options *wanted = run->options;
     const gpt_config *c = &run->config;
     training_checkpoint *of = &run->base.checkpoint;
-    bool trains = !wanted->training.evaluate;
     *of = (training_checkpoint){.options = &wanted->training,
                                 .best_name = "best_probability",
                                 .most_best = 100,
-                                .epoch_steps = trains ? shard_group_sampler_steps(run->sampler) / wanted->accumulate : 0,
+                                .epoch_steps = run->steps,
                                 .latest_model = wanted->training.val_interval == 0};
     training_checkpoint_set(of, "arch", NULL, TRAINING_ALWAYS, "mingpt");
     training_checkpoint_set_integer(of, "n_layer", "--n-layer", TRAINING_ALWAYS, c->n_layer);

@@ -21,6 +21,7 @@ typedef struct trainer {
     token_set sets[TEXT_SETS];
     gpt_config config;
     shard_group_sampler *sampler; /* of micro-batches */
+    int64_t steps;                /* of an epoch; 0: the run only validates */
     shard_group_sampler *val_sampler;
     int64_t *blocks; /* of this rank in a micro-batch */
 } trainer;
