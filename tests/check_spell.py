@@ -115,6 +115,11 @@ def check_resume(folder, one):
         saved = ["--output", out, "--keep", 2, "--save-every", 4]
         before = numbers(one)[:step + step // STEPS]
         compare(f"the first {step}", numbers(train(folder, *saved, "--steps", step)), before, 0)
+        if step < STEPS: # its rows are those of the encoder, which -e and --correct make anew
+            within = ["--tied-epochs", 0, "--resume", out / f"step-{step:06}/checkpoint.safetensors"]
+            found = train(folder, "-e", *within)[0]["top1"]
+            done = TRAINER.run(*MODEL, *within, folder / "data", "--correct", text="librarer\n")
+            check(found > 20 and done.stdout.startswith("librarer\tlibrarer "), f"within an epoch of tied rows: {found}, {done}")
         rest = train(folder, *saved, "--resume", "auto", "--enable-model-parallel", ranks=2)
         check(rest[0]["step"] == step + 1, f"goes on with step {rest[0]['step']}")
         compare(f"the rest after {step} on two ranks", numbers(rest), numbers(one)[len(before):])

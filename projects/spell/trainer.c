@@ -149,6 +149,20 @@ static shard_status describe(trainer *run)
     return training_checkpoint_set_integer(of, "neighbours", "--neighbours", TRAINING_WITHIN_EPOCH, wanted->neighbours);
 }
 
+/* The final layer's rows of a checkpoint within a tied epoch are those of the epoch before: a run that makes use of them sets
+ * them as the end of the epoch does. It has no --tied-epochs of its own. */
+static shard_status set_rows_within_epoch(trainer *run)
+{
+    const char *path = run->options->training.resume;
+    shard_metadata *found = NULL;
+    shard_tensors_destroy(shard_inspect(path, &found));
+    const char *epochs = found ? shard_metadata_get(found, "tied_epochs") : NULL;
+    bool tied = epochs && run->base.at.epoch < strtoll(epochs, NULL, 10);
+    shard_metadata_destroy(found);
+    shard_status status = shard_agree(shard_world()); /* one rank alone may have failed to read it */
+    return status == SHARD_OK && tied ? trainer_set_rows(run) : status;
+}
+
 /* ---- all of it ---- */
 
 shard_status trainer_open(trainer *run, const options *wanted)
@@ -174,6 +188,8 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = training_run_resume(&run->base);
     if (status == SHARD_OK && options_train(wanted) && !run->base.resumed && wanted->tied_epochs == 0)
         status = trainer_set_rows(run);
+    if (status == SHARD_OK && !options_train(wanted) && run->base.at.epoch_step > 0)
+        status = set_rows_within_epoch(run);
     if (status == SHARD_OK)
         status = training_run_open_files(&run->base, run->dictionary->count);
     return status;
