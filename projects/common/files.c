@@ -36,12 +36,32 @@ static bool sync_parent(const char *path)
     return synced;
 }
 
-bool files_make_folder(const char *path)
+static bool make_one(const char *path)
 {
     bool made = mkdir(path, 0777) == 0;
     if (!made && errno != EEXIST)
         return false;
     return sync_parent(path) || (!made && errno == EACCES); /* it is there, in a folder that this user may not list */
+}
+
+bool files_make_folder(const char *path)
+{
+    char parent[PATH_MAX];
+    size_t bytes = strlen(path);
+    if (bytes >= sizeof parent) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    memcpy(parent, path, bytes + 1);
+    for (size_t at = 1; at < bytes; at++) {
+        if (parent[at] != '/' || parent[at - 1] == '/')
+            continue;
+        parent[at] = '\0';
+        if (access(parent, F_OK) != 0 && !make_one(parent))
+            return false;
+        parent[at] = '/';
+    }
+    return make_one(path);
 }
 
 /* Closes the file. */

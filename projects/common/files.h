@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-/* Makes the folder, if it is not there. Its name lasts, also if another process has just made it. False with errno set. */
+/* Makes the folder and those that it lies in, if they are not there. Their names last, also if another process has just made
+ * them. False with errno set. */
 bool files_make_folder(const char *path);
 
 /* Makes a file of the bytes that `write` writes: path is the old file or the whole new one, also after a power failure. Errors:
