@@ -155,10 +155,11 @@ def check_resume(folder, one):
     for option, text in ((["--hidden", 8], "its hidden is 12, not 8; start with the run's own --hidden"),
                          (["--optimizer", "sgd"], "its optimizer is adam, not sgd; start with the run's own --optimizer")):
         train(folder, *option, "--resume", newest, expect=text)
-    sgd = ["--optimizer", "sgd", "--output", folder / "sgd"]
+    sgd = ["--optimizer", "sgd", "--output", folder / "runs/of/sgd"] # in folders that are not there
     train(folder, *sgd, "--steps", 1)
-    train(folder, *sgd, "--momentum", 0, "--resume", folder / "sgd/checkpoint.safetensors",
+    train(folder, *sgd, "--momentum", 0, "--resume", folder / "runs/of/sgd/checkpoint.safetensors",
           expect="its momentum is yes, not no; start with the run's own --momentum")
+    check_overwrite(folder, sgd)
     train(folder, "--resume", out / "model.safetensors", expect="its metadata has no epoch; is it a checkpoint.safetensors")
     train(folder, "--output", out, expect="has checkpoints of a run with --keep: give it, or take another folder")
     newest.write_bytes(newest.read_bytes()[:-40]) # damaged: the one before is taken
@@ -166,6 +167,21 @@ def check_resume(folder, one):
     done = TRAINER.run(*RUN, *saved, "--resume", "auto", folder / "data", folder=folder / "work")
     check(done.returncode == 0 and "resumed from" in done.stdout and newest.parent.name not in done.stdout.split("resumed from")[1],
           f"{done}")
+
+
+def check_overwrite(folder, sgd):
+    """A run that was to go on, but is begun without --resume, replaces no checkpoint."""
+    latest, best = (folder / "runs/of/sgd" / name for name in ("checkpoint.safetensors", "best.safetensors"))
+    content = latest.read_bytes()
+    text = "/sgd has a {}: go on with --resume auto, take another folder, or begin anew with --overwrite"
+    for ranks in (1, 2):
+        train(folder, *sgd, "--steps", 2, ranks=ranks, expect=text.format(latest.name))
+    check(latest.read_bytes() == content, "a checkpoint was replaced")
+    latest.rename(best)
+    train(folder, *sgd, "--steps", 2, expect=text.format(best.name))
+    check(len(train(folder, *sgd, "--steps", 2, "--overwrite")) == 2 and latest.exists(), "--overwrite")
+    train(folder, *sgd, "--overwrite", "--resume", "auto", expect="--resume goes on, and --overwrite begins anew: one of them")
+    train(folder, "--overwrite", expect="--overwrite needs --output")
 
 
 def check_data(folder):

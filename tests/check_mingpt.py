@@ -548,14 +548,14 @@ def check_output(folder, out):
     before = {name: (other / name).read_bytes() for name in files}
     for options, text in ((["--n-layer", 1], "has a checkpoint.safetensors of another network: take another folder"),
                           (["--tokenizer", "bpe", "--vocab-size", 300], "of another network: take another folder")):
-        train(folder, "--steps", 1, "--output", other, *options, expect=text)
+        train(folder, "--steps", 1, "--output", other, "--overwrite", *options, expect=text)
     for path in (folder / "text").iterdir():
         path.write_text(path.read_text().replace("i", "ı"))
-    train(folder, "--steps", 1, "--output", other, expect="has a checkpoint.safetensors of another vocabulary: take another folder")
+    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a checkpoint.safetensors of another vocabulary: take another folder")
     check(all((other / name).read_bytes() == content for name, content in before.items()), "the files of another network")
     make_text(folder)
     (other / "config.json").unlink()
-    train(folder, "--steps", 1, "--output", other, expect="has a checkpoint.safetensors of an unknown network (")
+    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a checkpoint.safetensors of an unknown network (")
 
 
 def check_ignored_options(folder, out):

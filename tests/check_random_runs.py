@@ -116,7 +116,7 @@ class Trials:
         launcher, options = self.parallel()
         if self.rng.random() < 0.45:
             saved, (launcher2, options2) = self.rng.randint(1, steps - 1), self.parallel()
-            runs = [(launcher, [*words, *options, f"--steps={saved}", "--output", "out"]),
+            runs = [(launcher, [*words, *options, f"--steps={saved}", "--output", "out", "--overwrite"]),
                     (launcher2, [*words, *options2, f"--steps={steps}", "--resume", "out/checkpoint.safetensors"])]
         else:
             runs = [(launcher, [*words, *options, f"--steps={steps}"])]

@@ -110,7 +110,7 @@ START_TEST(test_accumulates)
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(lines[i].images, i % 3 == 2 ? 10 : 12);
     ck_assert_msg(fabs(lines[0].loss - whole[0].loss) > 1e-6, "batch norms saw no parts");
-    check_runs(shardrun(accumulating[_i].ranks), PARTS "--sync-bn %s --steps 4 --metrics parts.json --output parts",
+    check_runs(shardrun(accumulating[_i].ranks), PARTS "--sync-bn %s --steps 4 --metrics parts.json --output parts --overwrite",
                accumulating[_i].options);
     check_runs("", PARTS "--steps 6 --metrics parts.json --resume parts/checkpoint.safetensors");
     check_metrics_agree("parts.json", "accumulated.json", 1e-7);
@@ -134,8 +134,9 @@ START_TEST(test_mixes)
 {
     const char *common = mixed[_i].common;
     check_runs("", EXACT "-b 12 --lr 0.001 %s --steps 7 --metrics mixed-one.json", common);
-    check_runs(shardrun(mixed[_i].ranks), EXACT "-b 12 --lr 0.001 --sync-bn %s %s --steps 4 --metrics mixed.json --output mixed",
-               common, mixed[_i].options);
+    check_runs(shardrun(mixed[_i].ranks),
+               EXACT "-b 12 --lr 0.001 --sync-bn %s %s --steps 4 --metrics mixed.json --output mixed --overwrite", common,
+               mixed[_i].options);
     check_runs("", EXACT "-b 12 --lr 0.001 %s --steps 7 --metrics mixed.json --resume mixed/checkpoint.safetensors", common);
     check_metrics_agree("mixed.json", "mixed-one.json", 1e-7);
 }
@@ -158,7 +159,7 @@ START_TEST(test_half)
     line whole[MOST_LINES], single[MOST_LINES], untrained[MOST_LINES];
     check_runs("", HALF_RUN "--steps 8 --metrics float32.json");
     check_runs("", HALF_RUN "--lr 1e-30 --steps 8 --metrics untrained.json");
-    check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 8 --metrics half.json --output half", s->options);
+    check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 8 --metrics half.json --output half --overwrite", s->options);
     ck_assert_int_eq(read_metrics("float32.json", single), 8);
     ck_assert_int_eq(read_metrics("untrained.json", untrained), 8);
     ck_assert_int_eq(read_metrics("half.json", whole), 8);
@@ -168,7 +169,7 @@ START_TEST(test_half)
         ck_assert_msg(fabs(whole[i].loss - single[i].loss) < 0.04 * learned, "step %d: loss %f, %f in float32, %f untrained",
                       i + 1, whole[i].loss, single[i].loss, untrained[i].loss);
     ck_assert_msg(fabs(whole[0].loss - single[0].loss) > 1e-5, "nothing was computed in 16 bits");
-    check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 5 --output part", s->options);
+    check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 5 --output part --overwrite", s->options);
     check_runs(shardrun(s->ranks), HALF_RUN "%s --steps 8 --output part --resume part/checkpoint.safetensors", s->options);
     check_files_equal("half/checkpoint.safetensors", "part/checkpoint.safetensors");
 }
@@ -333,8 +334,8 @@ enum { FIRST_RESUMED = 1, RESUMED = sizeof resumed / sizeof *resumed };
 START_TEST(test_resume_to_the_bit)
 {
     const setting *s = &resumed[_i];
-    check_runs(shardrun(s->ranks), RUN "%s --steps 14 --metrics whole.json --output whole", s->options);
-    check_runs(shardrun(s->ranks), RUN "%s --steps 4 --metrics parts.json --output parts", s->options);
+    check_runs(shardrun(s->ranks), RUN "%s --steps 14 --metrics whole.json --output whole --overwrite", s->options);
+    check_runs(shardrun(s->ranks), RUN "%s --steps 4 --metrics parts.json --output parts --overwrite", s->options);
     check_runs(shardrun(s->ranks), RUN "%s --steps 12 --metrics parts.json --output parts --resume parts/checkpoint.safetensors",
                s->options);
     check_runs(shardrun(s->ranks), RUN "%s --steps 14 --metrics parts.json --output parts --resume parts/checkpoint.safetensors",
@@ -355,7 +356,7 @@ END_TEST
 
 START_TEST(test_resume_on_other_ranks)
 {
-    check_runs(shardrun(2), RUN "--sync-bn --enable-model-parallel --steps 9 --metrics moved.json --output moved");
+    check_runs(shardrun(2), RUN "--sync-bn --enable-model-parallel --steps 9 --metrics moved.json --output moved --overwrite");
     check_runs(shardrun(3),
                RUN "--sync-bn --enable-model-parallel --model-parallel-dim row --steps %d --metrics moved.json "
                    "--resume moved/checkpoint.safetensors",

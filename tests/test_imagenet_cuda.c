@@ -97,8 +97,8 @@ START_TEST(test_graph)
 {
     static const char *const heads[] = {"", "--head plain --margin arcface:0.5", "--head plain --margin adaface:0.4,0.333"};
     const char *head = heads[_i];
-    check_runs("", GRAPHED "%s --metrics eager.json --output eager", head);
-    check_runs("", GRAPHED "%s --cuda-graph --metrics graph.json --output graph --steps 3", head);
+    check_runs("", GRAPHED "%s --metrics eager.json --output eager --overwrite", head);
+    check_runs("", GRAPHED "%s --cuda-graph --metrics graph.json --output graph --overwrite --steps 3", head);
     ck_assert_msg(strstr(text_of("log"), "captured a step in a CUDA graph") != NULL, "no graph: %s", text_of("log"));
     drop_log();
     check_runs("", GRAPHED "%s --cuda-graph --metrics graph.json --output graph --resume graph/checkpoint.safetensors", head);

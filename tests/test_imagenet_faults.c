@@ -107,7 +107,8 @@ START_TEST(test_stops)
 {
     char options[512], expected[160];
     snprintf(options, sizeof options,
-             FAULTS_RUN "--steps 10 -p 1 --save-every 1 --pretrained lost.safetensors --output stopped %s", stops[_i].options);
+             FAULTS_RUN "--steps 10 -p 1 --save-every 1 --pretrained lost.safetensors --output stopped --overwrite %s",
+             stops[_i].options);
     snprintf(expected, sizeof expected, "the loss of step %d is inf on %s: ", lost_steps[0], stops[_i].rank);
     check_refused_on(stops[_i].ranks, expected, options);
     ck_assert_msg(strstr(text_of("log"), "Epoch 0 [4/6]") && !strstr(text_of("log"), "Epoch 0 [5/6]"), "%s", text_of("log"));
@@ -160,8 +161,9 @@ START_TEST(test_skips)
     check_runs("", FAULTS_RUN "--steps 10 --pretrained lost.safetensors --non-finite skip --metrics single.json");
     drop_log();
     check_runs(shardrun(skips[_i].ranks),
-               FAULTS_RUN "--steps 10 -p 1 --pretrained lost.safetensors --non-finite skip --check-replicas 1 --output skipped "
-                          "--metrics skipped.json %s",
+               FAULTS_RUN
+               "--steps 10 -p 1 --pretrained lost.safetensors --non-finite skip --check-replicas 1 --output skipped --overwrite "
+               "--metrics skipped.json %s",
                skips[_i].options);
     ck_assert_int_eq(read_metrics("single.json", single), 10);
     ck_assert_int_eq(read_metrics("skipped.json", lines), 10);
@@ -207,8 +209,8 @@ END_TEST
 START_TEST(test_skip_changes_nothing)
 {
     static const char *const ways[] = {"--sync-bn", "--enable-zero-optim 2 --optimizer adam", "--enable-model-parallel"};
-    check_runs(shardrun(2), FAULTS_RUN "--steps 4 --output stop %s", ways[_i]);
-    check_runs(shardrun(2), FAULTS_RUN "--steps 4 --non-finite skip --output skip %s", ways[_i]);
+    check_runs(shardrun(2), FAULTS_RUN "--steps 4 --output stop --overwrite %s", ways[_i]);
+    check_runs(shardrun(2), FAULTS_RUN "--steps 4 --non-finite skip --output skip --overwrite %s", ways[_i]);
     char command[256];
     snprintf(command, sizeof command, "cmp %s/stop/checkpoint.safetensors %s/skip/checkpoint.safetensors >&2", run_folder,
              run_folder);

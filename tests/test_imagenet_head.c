@@ -36,15 +36,16 @@ START_TEST(test_as_plain)
 {
     const setting *s = &settings[_i];
     check_runs("", EXACT "%s --head plain --steps %d --metrics plain.json", s->common, STEPS_OF_RUN);
-    check_runs(shardrun(s->ranks), EXACT "%s %s --head fused --steps %d --metrics fused.json --output fused", s->common, s->split,
-               STEPS_OF_RUN);
+    check_runs(shardrun(s->ranks), EXACT "%s %s --head fused --steps %d --metrics fused.json --output fused --overwrite",
+               s->common, s->split, STEPS_OF_RUN);
     check_metrics_agree("fused.json", "plain.json", 1e-7);
     line lines[MOST_LINES];
     ck_assert_int_eq(read_metrics("plain.json", lines), STEPS_OF_RUN + 2); /* with two validations */
     ck_assert_msg(fabs(lines[0].loss - lines[STEPS_OF_RUN + 1].loss) > 1e-4, "nothing was learned: loss %f", lines[0].loss);
     ck_assert_ptr_nonnull(strstr(text_of("log"), ", fused head\n"));
 
-    check_runs(shardrun(s->ranks), EXACT "%s %s --head plain --steps 2 --metrics fused.json --output fused", s->common, s->split);
+    check_runs(shardrun(s->ranks), EXACT "%s %s --head plain --steps 2 --metrics fused.json --output fused --overwrite",
+               s->common, s->split);
     check_runs("", EXACT "%s --head fused --steps %d --metrics fused.json --resume fused/checkpoint.safetensors", s->common,
                STEPS_OF_RUN);
     check_metrics_agree("fused.json", "plain.json", 1e-7);
@@ -54,8 +55,8 @@ START_TEST(test_as_plain)
 }
 END_TEST
 
-/* In mixed precision the two round at other places, and matrix units of processors (AMX) differ: the losses part by a small part of
- * what the steps do. */
+/* In mixed precision the two round at other places, and matrix units of processors (AMX) differ: the losses part by a small part
+ * of what the steps do. */
 #define HALF                                                                                                                     \
     "-a resnet18 --stem small --width 8 --image-size 16 --synthetic 24 --num-classes 101 -b 12 --lr 0.01 -j 1 --seed 7 "         \
     "--sync-bn "

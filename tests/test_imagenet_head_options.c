@@ -56,9 +56,9 @@ START_TEST(test_on_ranks_and_resumed)
     line one[MOST_LINES], two[MOST_LINES], again[MOST_LINES];
     check_runs("", EXACT "%s --steps %d --metrics one.json", s->options, STEPS_OF_RUN);
     check_runs(shardrun(2), EXACT "%s %s --steps %d --metrics two.json", s->options, s->split, STEPS_OF_RUN);
-    check_runs(shardrun(2), EXACT "%s %s --steps 1 --metrics again.json --output again", s->options, s->split);
-    check_runs(shardrun(2), EXACT "%s %s --steps %d --metrics again.json --resume again/checkpoint.safetensors", s->options, s->split,
-               STEPS_OF_RUN);
+    check_runs(shardrun(2), EXACT "%s %s --steps 1 --metrics again.json --output again --overwrite", s->options, s->split);
+    check_runs(shardrun(2), EXACT "%s %s --steps %d --metrics again.json --resume again/checkpoint.safetensors", s->options,
+               s->split, STEPS_OF_RUN);
     int count = read_metrics("one.json", one);
     ck_assert_int_eq(count, STEPS_OF_RUN + 2); /* with two validations */
     ck_assert_int_eq(read_metrics("two.json", two), count);

@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- settings ---- */
 
@@ -94,6 +95,20 @@ static shard_metadata *describe(const training_checkpoint *of, const training_po
 
 /* ---- saving ---- */
 
+/* A run that was to go on, but began anew, would replace the best model of the one before. */
+static shard_status check_empty(const training_options *wanted)
+{
+    static const char *const names[] = {"checkpoint.safetensors", "best.safetensors"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof *names && !wanted->resume && !wanted->overwrite; i++)
+        if (snprintf(path, sizeof path, "%s/%s", wanted->output, names[i]) < (int)sizeof path && access(path, F_OK) == 0)
+            return shard_error(
+                SHARD_ERROR_ARGUMENT,
+                "--output %s has a %s: go on with --resume auto, take another folder, or begin anew with --overwrite",
+                wanted->output, names[i]);
+    return SHARD_OK;
+}
+
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at)
 {
     const char *output = of->options->output;
@@ -112,7 +127,10 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
                            "--output %s has a checkpoint of step %" PRId64 ", and this run begins after step %" PRId64
                            ": go on with --resume auto, or take another folder",
                            output, newest, at->step);
-    return status;
+    if (status != SHARD_OK)
+        return status;
+    check_empty(of->options);
+    return shard_agree(shard_world()); /* one rank alone may see a file */
 }
 
 /* ---- the files of a checkpoint, up to three: with --save-async they are begun together and finished together ---- */

@@ -76,8 +76,9 @@ void training_checkpoint_set_missing(training_checkpoint *of, const char *missin
 /* Adds those of training_options.h: the optimizers, the final layer's dtype, --batch-size and --seed. */
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
 
-/* Makes the --output folder if it does not exist; does nothing without --output. With --keep, and without --resume auto, it
- * must have no checkpoint of a later step than `at`, where the run begins. Collective over the world. */
+/* Makes the --output folder if it does not exist; does nothing without --output. Without --resume and --overwrite it must have no
+ * checkpoint. With --keep, and without --resume auto, it must have none of a later step than `at`, where the run begins.
+ * Collective over the world. */
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
@@ -92,8 +93,8 @@ shard_status training_checkpoint_poll(training_checkpoint *of);
 /* At the end of training: waits for that save, and says for how long training waited in all. Collective over the world. */
 shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown);
 
-/* After an error: finishes the pending saves. They are given up if a rank has died or does not come, and after MISMATCH. Collective
- * over the world. */
+/* After an error: finishes the pending saves. They are given up if a rank has died or does not come, and after MISMATCH.
+ * Collective over the world. */
 void training_checkpoint_close(training_checkpoint *of);
 
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.

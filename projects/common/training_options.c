@@ -94,8 +94,9 @@ const command_option training_validation_rows[] = {
 const command_option training_file_rows[] = {
     {COMMAND_TEXT, "output",
      "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
-     "optimizer); made if it is not there",
+     "optimizer); made if it is not there. Without --resume it must have no checkpoint",
      "DIR", AT(output)},
+    {COMMAND_FLAG, "overwrite", "begin anew in an --output that has a checkpoint, and replace it", AT(overwrite)},
     {COMMAND_WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
     {COMMAND_WHOLE, "keep",
      "checkpoints that stay, the newest, as DIR/step-000120/checkpoint.safetensors; 0: one, DIR/checkpoint.safetensors", "N",
@@ -168,11 +169,14 @@ shard_status training_options_check(const training_options *wanted)
     if (wanted->keep == 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--keep 1: the one before must stay until the next is written; take at least 2, or 0");
-    if ((wanted->keep || wanted->save_every || wanted->save_async) && !wanted->output)
+    if ((wanted->keep || wanted->save_every || wanted->save_async || wanted->overwrite) && !wanted->output)
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs --output",
                            wanted->keep         ? "keep"
                            : wanted->save_every ? "save-every"
-                                                : "save-async");
+                           : wanted->save_async ? "save-async"
+                                                : "overwrite");
+    if (wanted->overwrite && wanted->resume)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--resume goes on, and --overwrite begins anew: one of them");
     if (training_resumes_auto(wanted) && wanted->evaluate)
         return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto is for training: give --evaluate the file");
     if (training_resumes_auto(wanted) && !wanted->output)

@@ -57,7 +57,7 @@ typedef struct training_options {
     int64_t val_interval, check_replicas;
     const char *output, *resume, *metrics, *tensorboard;
     int64_t save_every, keep, print_freq;
-    bool save_async;
+    bool save_async, overwrite;
     bool memory_report;
 } training_options;
 
