@@ -300,8 +300,8 @@ static void spoil_learned(double best)
     ck_assert_msg(lines[10].top1 < best / 2, "top1 %g after an epoch that should have spoilt it, %g before", lines[10].top1,
                   best);
     check_runs("", LEARN "-e --resume learned/best.safetensors --metrics spoilt.json");
-    ck_assert_int_eq(read_metrics("spoilt.json", lines), 1);
-    ck_assert_double_eq(lines[0].top1, best);
+    ck_assert_int_eq(read_metrics("spoilt.json", lines), 12); /* it keeps the lines of the training */
+    ck_assert_double_eq(lines[11].top1, best);
 }
 
 /* A run that learns has the same accuracy on any number of ranks. */
@@ -452,7 +452,9 @@ START_TEST(test_damaged_validation_image)
         check_refused_on(ranks, "class0/4.png", FOLDER_RUN "-e --resume folder/checkpoint.safetensors");
         check_refused_on(ranks, ranks == 1 ? "class0/4.png" : "2 damaged images, more than --skip-bad-images 1",
                          FOLDER_RUN "-e --resume folder/checkpoint.safetensors --skip-bad-images 1");
-        check_runs(shardrun(ranks), FOLDER_RUN "-e --resume folder/checkpoint.safetensors --skip-bad-images 2 --metrics one-left.json");
+        drop_file("one-left.json");
+        check_runs(shardrun(ranks),
+                   FOLDER_RUN "-e --resume folder/checkpoint.safetensors --skip-bad-images 2 --metrics one-left.json");
         ck_assert_int_eq(read_metrics("one-left.json", lines[ranks - 1]), 1);
         ck_assert_int_eq(lines[ranks - 1]->images, 1);
     }

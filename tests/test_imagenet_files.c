@@ -94,6 +94,7 @@ static void check_evaluates_as_trained(const char *options)
 {
     line a[MOST_LINES], b[MOST_LINES];
     int count = read_metrics("trained.json", a);
+    drop_file("given.json");
     check_runs("", FILES_RUN "-e %s --metrics given.json", options);
     ck_assert_int_eq(read_metrics("given.json", b), 1);
     ck_assert_str_eq(a[count - 1].loss_text, b[0].loss_text);

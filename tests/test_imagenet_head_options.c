@@ -105,11 +105,13 @@ START_TEST(test_validation)
                                          "--pretrained run/model.safetensors --margin cosine",
                                          "--pretrained run/model.safetensors --margin cosface:1 --sample-rate 0.7"};
     for (int i = 0; i < 3; i++) {
+        drop_file("checked.json");
         check_runs("", EXACT "-e %s --margin-scale 16 --metrics checked.json", others[i]);
         ck_assert_int_eq(read_metrics("checked.json", checked), 1);
         ck_assert_str_eq(checked[0].loss_text, of_run[count - 1].loss_text);
         ck_assert(checked[0].top1 == of_run[count - 1].top1 && checked[0].top5 == of_run[count - 1].top5);
     }
+    drop_file("checked.json");
     check_runs("", EXACT "-e %s --margin-scale 16 --head-dtype bfloat16 --metrics checked.json", others[0]); /* converted */
     ck_assert_int_eq(read_metrics("checked.json", checked), 1);
     ck_assert_double_eq_tol(checked[0].loss, of_run[count - 1].loss, 0.05);

@@ -48,7 +48,7 @@ metrics *metrics_open(metrics_options wanted, metrics_model model)
     made->model = model;
     bool first = shard_group_rank(shard_world()) == 0;
     if ((!first || !wanted.path || (made->file = open_lines(wanted.path, wanted.append))) &&
-        (!first || !wanted.tensorboard || (made->board = tensorboard_open(wanted.tensorboard))))
+        (!first || !wanted.tensorboard || (made->board = tensorboard_open(wanted.tensorboard, wanted.goes_on))))
         return made;
     metrics_close(made);
     return NULL;
@@ -152,6 +152,8 @@ static shard_status write_points(tensorboard *board, const metrics_model *model,
     shard_status status = SHARD_OK;
     char tag[128];
     for (int i = 0; i < METRICS_MOST_VALUES && entry->values[i].name && status == SHARD_OK; i++) {
+        if (isnan(entry->values[i].value)) /* a measure that the step has not */
+            continue;
         snprintf(tag, sizeof tag, "%s/%s", phase, entry->values[i].name);
         status = tensorboard_add_scalar(board, tag, entry->values[i].value, entry->step);
     }

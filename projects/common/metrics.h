@@ -9,7 +9,7 @@
 
 typedef struct metrics metrics;
 
-/* A field of a line. NaN and infinity are null: JSON has neither. */
+/* A field of a line. NaN and infinity are null, as JSON has neither; TensorBoard gets no point of a NaN. */
 typedef enum metrics_kind { METRICS_NUMBER = 0, METRICS_WHOLE, METRICS_TRUTH } metrics_kind;
 typedef struct metrics_value {
     const char *name;
@@ -40,6 +40,7 @@ typedef struct metrics_options {
     const char *path;        /* of JSON lines; NULL: none */
     const char *tensorboard; /* a folder, which is made; NULL: none */
     bool append;             /* keeps the lines of the file; TensorBoard joins a folder's files itself */
+    int64_t goes_on; /* the first step of a run that was resumed: TensorBoard leaves its old points and later ones out; 0: none */
 } metrics_options;
 
 /* Opens the files. Without any, metrics_write does nothing and is not collective. NULL with the error set (IO, MEMORY). */

@@ -1,12 +1,13 @@
 #include "tensorboard.h"
 
+#include "files.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -100,8 +101,9 @@ static shard_status write_record(tensorboard *board, const message *event)
 
 /* ---- events ---- */
 
-/* Fields of tensorflow.Event, tensorflow.Summary and tensorflow.Summary.Value. */
-enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
+/* Fields of tensorflow.Event, tensorflow.SessionLog, tensorflow.Summary and tensorflow.Summary.Value. */
+enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
+enum { SESSION_STATUS = 1, SESSION_START = 1 };
 enum { SUMMARY_VALUE = 1 };
 enum { VALUE_TAG = 1, VALUE_SIMPLE_VALUE = 2 };
 
@@ -112,7 +114,24 @@ static double wall_time(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-tensorboard *tensorboard_open(const char *folder)
+static void put_step(message *to, int64_t step)
+{
+    put_key(to, EVENT_STEP, VARINT);
+    put_varint(to, (uint64_t)step);
+}
+
+static shard_status write_start(tensorboard *board, int64_t step)
+{
+    message session = {.size = 0}, event = {.size = 0};
+    put_key(&session, SESSION_STATUS, VARINT);
+    put_varint(&session, SESSION_START);
+    put_double(&event, EVENT_WALL_TIME, wall_time());
+    put_step(&event, step);
+    put_field(&event, EVENT_SESSION_LOG, session.bytes, session.size);
+    return write_record(board, &event);
+}
+
+tensorboard *tensorboard_open(const char *folder, int64_t goes_on)
 {
     static const char version[] = "brain.Event:2";
     tensorboard *board = calloc(1, sizeof *board);
@@ -124,7 +143,7 @@ tensorboard *tensorboard_open(const char *folder)
     gethostname(host, sizeof host - 1);
     int length = snprintf(board->path, sizeof board->path, "%s/events.out.tfevents.%010.0f.%s.%d", folder, wall_time(), host,
                           (int)getpid());
-    bool made = mkdir(folder, 0777) == 0 || errno == EEXIST;
+    bool made = files_make_folder(folder);
     if (length >= (int)sizeof board->path)
         errno = ENAMETOOLONG;
     else if (made)
@@ -134,7 +153,8 @@ tensorboard *tensorboard_open(const char *folder)
     put_field(&event, EVENT_FILE_VERSION, version, sizeof version - 1);
     if (!board->file)
         fail(board);
-    else if (write_record(board, &event) == SHARD_OK && tensorboard_flush(board) == SHARD_OK)
+    else if (write_record(board, &event) == SHARD_OK && (goes_on == 0 || write_start(board, goes_on) == SHARD_OK) &&
+             tensorboard_flush(board) == SHARD_OK)
         return board;
     tensorboard_close(board);
     return NULL;
@@ -149,8 +169,7 @@ shard_status tensorboard_add_scalar(tensorboard *board, const char *tag, double 
     put_bytes(&point, &number, sizeof number);
     put_field(&summary, SUMMARY_VALUE, point.bytes, point.size);
     put_double(&event, EVENT_WALL_TIME, wall_time());
-    put_key(&event, EVENT_STEP, VARINT);
-    put_varint(&event, (uint64_t)step);
+    put_step(&event, step);
     put_field(&event, EVENT_SUMMARY, summary.bytes, summary.size);
     return write_record(board, &event);
 }

@@ -9,8 +9,9 @@
 
 typedef struct tensorboard tensorboard;
 
-/* Makes the folder if it is not there, and a new file in it. NULL with the error set (IO, MEMORY). */
-tensorboard *tensorboard_open(const char *folder);
+/* Makes the folder if it is not there, and a new file in it. goes_on above 0: TensorBoard leaves out the points of the folder's
+ * older files from that step on, as with SummaryWriter's purge_step. NULL with the error set (IO, MEMORY). */
+tensorboard *tensorboard_open(const char *folder, int64_t goes_on);
 /* Adds the point (step, value) to the curve of the tag, of at most 127 bytes. Values are float32 in the file. */
 shard_status tensorboard_add_scalar(tensorboard *board, const char *tag, double value, int64_t step);
 /* Has the system take what was added, so that TensorBoard shows it. Errors: IO. */

@@ -121,8 +121,11 @@ shard_status training_run_resume(training_run *run)
 shard_status training_run_open_files(training_run *run, int64_t num_classes)
 {
     const training_options *wanted = run->options;
-    metrics_options files = {
-        .path = wanted->metrics, .tensorboard = wanted->tensorboard, .append = run->resumed && !wanted->evaluate};
+    bool goes_on = run->resumed && !wanted->evaluate;
+    metrics_options files = {.path = wanted->metrics,
+                             .tensorboard = wanted->tensorboard,
+                             .append = run->resumed || wanted->evaluate,
+                             .goes_on = goes_on ? run->at.step + 1 : 0};
     metrics_model of = {.num_classes = num_classes, .samples = run->samples};
     if (training_checkpoint_prepare(&run->checkpoint, &run->at) != SHARD_OK)
         return shard_last_status();

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 char run_folder[64];
 
@@ -51,11 +52,16 @@ const char *shardrun(int ranks)
     return launcher;
 }
 
+void drop_file(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", run_folder, name);
+    unlink(path);
+}
+
 void drop_log(void)
 {
-    char command[96];
-    snprintf(command, sizeof command, "rm -f %s/log", run_folder);
-    run_command(command);
+    drop_file("log");
 }
 
 void check_refused_on(int ranks, const char *pattern, const char *options)

@@ -43,6 +43,9 @@ char *text_of(const char *name);
 
 #define check_runs(...) ck_assert_msg(run(__VA_ARGS__) == 0, "the trainer failed: %s", text_of("log"))
 
+/* Removes a file of the folder, so that a run begins it. */
+void drop_file(const char *name);
+
 /* Empties what runs have printed. */
 void drop_log(void);
 
