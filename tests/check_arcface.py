@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import shutil
 import struct
 import sys
@@ -245,6 +246,7 @@ def check_resume(folder, one):
     compare("-e of the model alone, on two ranks", [other[0]["val_accuracy"], other[0]["val_rank1"]],
             [again[0]["val_accuracy"], again[0]["val_rank1"]], 1e-6)
     newest = max(out.glob("step-*/checkpoint.safetensors"))
+    train(folder, "-e", "--resume", newest, without=("--no-flip",), expect="its flip is no, not yes; start with the run's own --no-flip")
     for option, text in ((["--width", 8], "its width is 4, not 8"), (["--margin", "cosface:0.2"], "its margin is combined:1,0.2,0")):
         train(folder, *option, "--resume", newest, expect=text)
     # Other identities, as many: their rows of the classifier would be those of these. More images of the same ones are another epoch.
@@ -264,14 +266,16 @@ def check_resume(folder, one):
 
 
 def check_rest(folder):
-    """49 images for validation and batches of 24: the first of two ranks has 25 of them, two batches, and the second has one
-    batch. 121 for training are 5 batches; the image that is left over would leave a rank's batch norm without statistics."""
+    """49 images for validation and batches of 12 of each of two ranks: the first has 25 of them, three batches, of which the second
+    has less. 121 for training are 5 batches; the image that is left over would leave a rank's batch norm without statistics."""
     write_folder(folder / "rest/train", range(IDENTITIES))
     (folder / "rest/train/0000/more.png").write_bytes(picture(0, 9))
     write_folder(folder / "rest/val", range(100, 107), 7)
     for options in ([], ["--enable-zero-optim", 3, "--bucket-mib", "0.01"]):
         lines = train(folder, "--epochs", 1, *options, data="rest", ranks=2, without=("--sync-bn",))
         check(len(lines) == 6 and {line["images"] for line in lines[:5]} == {24} and lines[-1]["images"] == 49, f"{options}: {lines}")
+    done = TRAINER.run(*RUN, "--epochs", 1, folder / "rest", ranks=2)
+    check(done.returncode == 0 and re.search(r"^val \[3/3\]", done.stdout, re.MULTILINE), f"batches of validation: {done}")
     train(folder, "-b", 122, data="rest", expect="121 training images are less than a --batch-size of 122")
 
 

@@ -70,7 +70,8 @@ static shard_status compute_range(trainer *run, const char *title, image_source 
 {
     int64_t side = run->options->image_size, size = run->options->embedding_size;
     int64_t ranks = shard_group_size(shard_world()), most = (images.images + ranks - 1) / ranks;
-    int64_t batch = run->options->training.batch < most ? run->options->training.batch : most;
+    int64_t share = (run->options->training.batch + ranks - 1) / ranks; /* of a rank in a step of training */
+    int64_t batch = share < most ? share : most;
     int64_t steps = batch ? (most + batch - 1) / batch : 0;
     double signals = 0;
     bench own = {0};
@@ -87,9 +88,9 @@ static shard_status compute_range(trainer *run, const char *title, image_source 
         signals = interrupt_signal() != 0;
         if (status == SHARD_OK)
             status = training_sum(&signals, 1);
-        double share = range.size ? (double)(part.start + part.size) / (double)range.size : 1;
+        double done = range.size ? (double)(part.start + part.size) / (double)range.size : 1;
         snprintf(text, sizeof text, "%.1f images/s",
-                 share * (double)images.images / (progress_clock() - begun)); /* of all ranks */
+                 done * (double)images.images / (progress_clock() - begun)); /* of all ranks */
         progress_step(&run->base.progress, title, step + 1, steps, text);
     }
     free_bench(&own);

@@ -24,7 +24,7 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Images", NULL},
     {COMMAND_WHOLE, "image-size", "pixels of a side that the network sees", "N", AT(image_size), .least = 1, .most = 4096},
-    {COMMAND_FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
+    {COMMAND_FLAG, "no-flip", "do not mirror images (characters must not be)", AT(no_flip)},
     {COMMAND_NUMBER, "shift",
      "instead of crops: each edge of the image moves by up to this part of a side (for characters and the "
      "like, which a crop would cut)",

@@ -78,6 +78,8 @@ static shard_status describe(trainer *run)
     training_checkpoint_set_integer(of, "width", "--width", TRAINING_ALWAYS, wanted->width);
     training_checkpoint_set_integer(of, "embedding_size", "--embedding-size", TRAINING_ALWAYS, wanted->embedding_size);
     training_checkpoint_set_integer(of, "image_size", "--image-size", TRAINING_ALWAYS, wanted->image_size);
+    training_checkpoint_set(of, "flip", "--no-flip", TRAINING_ALWAYS, wanted->no_flip ? "no" : "yes");
+    training_checkpoint_set_missing(of, ""); /* in files of older trainers */
     training_checkpoint_set_integer(of, "identities", "DIR", TRAINING_GOES_ON, run->data.identities);
     training_checkpoint_set_hash(of, "identities_hash", "DIR", TRAINING_GOES_ON, data_hash_identities(&run->data));
     training_checkpoint_set_missing(of, ""); /* in files of older trainers */

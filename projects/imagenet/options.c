@@ -47,7 +47,7 @@ static const command_option table[] = {
      "instead of crops: each edge of the image moves by up to this part of a side (for characters and the "
      "like, which a crop would cut)",
      "X", AT(shift), .most = 0.49},
-    {COMMAND_FLAG, "no-flip", "do not mirror training images (characters must not be)", AT(no_flip)},
+    {COMMAND_FLAG, "no-flip", "do not mirror images (characters must not be)", AT(no_flip)},
     {COMMAND_WHOLE, "workers", "threads of each rank that load images", "N", .letter = 'j', AT(workers), .same = COMMAND_SAME_NOT,
      .most = 1024},
     {COMMAND_WHOLE, "skip-bad-images", "let up to N damaged images of an epoch pass; each is printed with its path", "N",
