@@ -299,6 +299,8 @@ def check_hold_out(folder):
         done = tool("hold-out", "--train", 20, "--held-out", 6, folder / "fewer-glyphs", folder / "none")
         check(done.returncode == 1 and text in done.stderr and not (folder / "none").exists(), f"{split}: {done}")
         shutil.rmtree(folder / "fewer-glyphs")
+    done = tool("hold-out", folder / "data/val", folder / "none")
+    check(done.returncode == 1 and "there is no folder" in done.stderr and done.stderr.count("\n") == 1, f"{done}")
     done = tool("hold-out", folder / "glyphs", folder / "none")
     check(done.returncode == 1 and "has 30 characters, fewer than 20000 + 5000" in done.stderr, f"{done}")
 

@@ -264,7 +264,7 @@ START_TEST(test_options_of_pytorch)
                                       "--start-epoch: ", NULL});
     check_notes(1,
                 "-a resnet18 --stem small --width 8 --image-size 8 -b 6 -j 1 --lr 1e-4 --dummy --fp16 --loss-scale 128 --steps 1 "
-                "--val-interval 0",
+                "--val-interval 0 not-read",
                 (const char *const[]){"--dummy: write --synthetic 1281167", "--fp16: write --enable-amp-mode fp16",
                                       "--loss-scale: ", "1281167 training images", NULL});
     check_refused("--start-epoch 3: --resume", FILES_RUN "--start-epoch 3");

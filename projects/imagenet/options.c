@@ -199,6 +199,8 @@ static shard_status check_head(const options *parsed)
 shard_status options_check(void *values)
 {
     options *parsed = values;
+    if (parsed->dummy) /* as pytorch/examples */
+        parsed->directory = NULL;
     shard_status status = check_model(parsed);
     if (status == SHARD_OK)
         status = training_options_check(&parsed->training);

@@ -36,6 +36,7 @@ typedef struct options {
 
     bool help;
 
+    bool dummy;          /* --dummy is given: a DIR is not read */
     char gpu[16];        /* memory of training.device, after --gpu */
     command_notes notes; /* PyTorch's options on the command line */
 } options;

@@ -31,6 +31,7 @@ static shard_status make_images_up(void *values, const char *value)
     options *parsed = values;
     (void)value;
     parsed->synthetic = IMAGENET_IMAGES;
+    parsed->dummy = true;
     return SHARD_OK;
 }
 
