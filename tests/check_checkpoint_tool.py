@@ -4,6 +4,7 @@ Usage: check_checkpoint_tool.py SHARD_CHECKPOINT SHARDRUN CHECKPOINT_PROGRAM. Fi
 byte by byte. Where the safetensors package, numpy and ml_dtypes are installed, they read what the program writes, too.
 """
 import array
+import fcntl
 import hashlib
 import json
 import math
@@ -16,6 +17,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 
 from check_safetensors import check_checksums, crc64, read_by_package, read_strict, unique, without_checksums
 
@@ -256,6 +259,7 @@ def check_split_and_merge(folder, saved):
     again.unlink()
     run(0, "merge", *(parts / name for name in files), "-o", again)
     assert again.read_bytes() == whole.read_bytes()
+    check_indexes(folder, whole, parts, files)
     run(3, "split", whole, "--max-bytes", "1KB", "-o", parts, find="model.safetensors.index.json is there already")
     run(0, "verify", *(parts / name for name in files))
     (parts / "model.safetensors.index.json").unlink()
@@ -286,6 +290,46 @@ def check_split_and_merge(folder, saved):
     read_too(one)
     read_too(again, skip=("scale", "layer.mask"))
     check_merge_refuses(folder, parts, files)
+
+
+def check_indexes(folder, whole, parts, files):
+    """An index stands for its files."""
+    index, other, converted = parts / "model.safetensors.index.json", folder / "other-parts", folder / "converted.safetensors"
+    run(0, "split", whole, "--max-bytes", "1KB", "-o", other)
+    rows = [sorted(run(0, "inspect", path).splitlines()) for path in (whole, index)]
+    sums = [next(row for row in some if " tensors" in row) for some in rows]
+    assert [row for row in rows[0] if row not in sums] == [row for row in rows[1] if row not in sums], rows
+    assert sums[1] == sums[0].replace(" tensors", f" tensors in {len(files)} files"), sums
+    text = run(0, "verify", index, find="index.json: an index that agrees with its files$")
+    assert text.count(": as it was saved\n") == len(files), text
+    for left, right in ((index, whole), (whole, index), (index, other / index.name)):
+        run(0, "diff", left, right, find="^8 tensors are the same$")
+    run(0, "convert", index, "-o", converted)
+    assert read(converted) == read(whole)
+    run(3, "convert", index, "-o", index, find="it is the input")
+    for command in (["split", index, "--max-bytes", "1KB", "-o", folder / "x"], ["join", index, whole, "-o", folder / "x"]):
+        run(3, *command, find="index.json is an index: merge its files into one")
+    changed = bytearray((parts / files[0]).read_bytes())
+    (parts / files[0]).write_bytes(changed[:-1] + bytes([changed[-1] ^ 1]))
+    run(1, "verify", index, find=(f"{files[0]}: damaged$", f"{files[1]}: as it was saved$"))
+    run(1, "diff", whole, index, find="was changed after it was saved")
+    run(1, "diff", whole, index, "--skip-checksums", find="^values differ: ")
+    (parts / files[0]).write_bytes(changed)
+    (folder / "lacks.index.json").write_text(json.dumps({"weight_map": {"none": whole.name}}))
+    run(1, "verify", folder / "lacks.index.json", find=("lacks.index.json: damaged$", '"none" is not in '))
+
+
+def check_error_after_difference(folder):
+    """A file that becomes shorter when differences were printed already, which fill the pipe."""
+    a, b = (write(folder / f"{name}.safetensors", {**{f"{i:0100}": ("U8", [1], name.encode()) for i in range(2000)},
+                                                   "last": ("U8", [3 << 20], bytes(3 << 20))}) for name in "ab")
+    with subprocess.Popen([tool, "diff", str(a), str(b)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        size, end = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ), time.monotonic() + SECONDS
+        while struct.unpack("i", fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)))[0] < size - 8192 and time.monotonic() < end:
+            time.sleep(0.01)
+        os.truncate(b, b.stat().st_size - 10)
+        out, error = process.communicate(timeout=SECONDS)
+    assert process.returncode == 3 and b"values differ: " in out and b"b.safetensors" in error, (process.returncode, error)
 
 
 def check_merge_refuses(folder, parts, files):
@@ -571,7 +615,8 @@ def main():
     global tool
     tool, shardrun, program = sys.argv[1:]
     assert crc64(b"123456789") == "ae8b14860a799888"
-    for check in (check_large, check_inspect, check_verify, check_diff, check_split_and_merge, check_convert, check_join, check_usage):
+    for check in (check_large, check_inspect, check_verify, check_diff, check_error_after_difference,
+                  check_split_and_merge, check_convert, check_join, check_usage):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             saved = folder / "saved.safetensors"

@@ -1,5 +1,6 @@
-/* diff: tensors and metadata of two files. */
+/* diff: tensors and metadata of two files, or of those of indexes. */
 #include "commands.h"
+#include "index.h"
 #include "source.h"
 #include "text.h"
 
@@ -16,7 +17,8 @@
 #define BLOCK (SHARD_BLOCK_BYTES / 8)
 
 typedef struct comparison {
-    source *files; /* [2] */
+    source_list sides[2]; /* a file, or those of an index */
+    source *files[2];     /* of the tensors that are compared */
     const settings *s;
     char *blocks[2];  /* elements as they are in the files */
     void *numbers[2]; /* as float64 or int64 */
@@ -66,7 +68,7 @@ static shard_status to_numbers(comparison *c, int file, int64_t count, shard_dty
 /* Elements of a dtype that tensors here cannot have are compared by their bits, those of less than a byte byte by byte. */
 static shard_status compare_bits(comparison *c, const shard_entry *a, const shard_entry *b, differences *d)
 {
-    run_reader left = read_entry(&c->files[0], a), right = read_entry(&c->files[1], b);
+    run_reader left = read_entry(c->files[0], a), right = read_entry(c->files[1], b);
     int64_t elements = entry_elements(a), bytes = run_left(&left);
     int64_t size = elements > 0 && bytes % elements == 0 ? bytes / elements : 1;
     for (int64_t now; (now = shard_min(run_left(&left), BLOCK * size)) > 0;) {
@@ -80,7 +82,7 @@ static shard_status compare_bits(comparison *c, const shard_entry *a, const shar
 
 static shard_status compare_numbers(comparison *c, const shard_entry *a, const shard_entry *b, differences *d)
 {
-    run_reader left = read_entry(&c->files[0], a), right = read_entry(&c->files[1], b);
+    run_reader left = read_entry(c->files[0], a), right = read_entry(c->files[1], b);
     int64_t a_size = (int64_t)shard_dtype_size(a->dtype), b_size = (int64_t)shard_dtype_size(b->dtype);
     bool floating = shard_dtype_is_float(a->dtype) || shard_dtype_is_float(b->dtype), same_dtype = a->dtype == b->dtype;
     for (int64_t count; (count = shard_min(run_left(&left) / a_size, BLOCK)) > 0;) {
@@ -121,8 +123,8 @@ static shard_status compare_values(comparison *c, const shard_entry *a, const sh
 static shard_status compare_entries(comparison *c, const shard_entry *a, const shard_entry *b)
 {
     bool same_dtype = strcmp(shard_entry_type_name(a), shard_entry_type_name(b)) == 0;
-    SHARD_TRY(shard_entry_check_copy(a, c->files[0].path));
-    SHARD_TRY(shard_entry_check_copy(b, c->files[1].path));
+    SHARD_TRY(shard_entry_check_copy(a, c->files[0]->path));
+    SHARD_TRY(shard_entry_check_copy(b, c->files[1]->path));
     if (!same_dtype) {
         begin_line(c, "dtype differs:", a->name);
         printf(": %s and %s\n", dtype_text(a), dtype_text(b));
@@ -135,39 +137,62 @@ static shard_status compare_entries(comparison *c, const shard_entry *a, const s
     return same_dtype || (!a->refusal && !b->refusal) ? compare_values(c, a, b) : SHARD_OK;
 }
 
-static void print_alone(comparison *c, int file)
+static void print_alone(comparison *c, int side)
 {
-    const shard_safetensors *header = &c->files[file].header;
-    for (int64_t i = 0; i < header->count; i++) {
-        const shard_entry *entry = &header->entries[header->by_name[i]];
-        if (shard_safetensors_find(&c->files[!file].header, entry->name))
-            continue;
-        begin_line(c, "only in", c->files[file].path);
-        printf(": %s %s %s\n", shown(entry->name), dtype_text(entry), entry_shape_text(entry));
-    }
+    const source_list *here = &c->sides[side], *there = &c->sides[!side];
+    source *other;
+    for (int64_t i = 0; i < here->count; i++)
+        for (int64_t j = 0; j < here->at[i].header.count; j++) {
+            const shard_safetensors *header = &here->at[i].header;
+            const shard_entry *entry = &header->entries[header->by_name[j]];
+            if (sources_find(there, entry->name, there->count, &other))
+                continue;
+            begin_line(c, "only in", here->at[i].path);
+            printf(": %s %s %s\n", shown(entry->name), dtype_text(entry), entry_shape_text(entry));
+        }
 }
 
 static void compare_metadata(comparison *c)
 {
-    for (int file = 0; file < 2; file++) {
-        const shard_metadata *here = &c->files[file].header.metadata, *there = &c->files[!file].header.metadata;
+    for (int side = 0; side < 2; side++) {
+        const source_list *here = &c->sides[side], *there = &c->sides[!side];
         const char *name, *value;
-        for (int64_t at = 0; shard_metadata_next(here, &at, &name, &value);) {
-            const char *other = shard_metadata_get(there, name);
-            if (!other) {
-                begin_line(c, "metadata only in", c->files[file].path);
-                printf(": %s = %s\n", shown(name), shown(value));
-            } else if (file == 0 && strcmp(value, other) != 0) {
-                begin_line(c, "metadata differs:", name);
-                printf(": %s and %s\n", shown(value), shown(other));
+        for (int64_t i = 0; i < here->count; i++)
+            for (int64_t at = 0; shard_metadata_next(&here->at[i].header.metadata, &at, &name, &value);) {
+                const char *other = sources_metadata(there, name, there->count);
+                if (sources_metadata(here, name, i)) /* of a file before */
+                    continue;
+                if (!other) {
+                    begin_line(c, "metadata only in", here->at[i].path);
+                    printf(": %s = %s\n", shown(name), shown(value));
+                } else if (side == 0 && strcmp(value, other) != 0) {
+                    begin_line(c, "metadata differs:", name);
+                    printf(": %s and %s\n", shown(value), shown(other));
+                }
             }
-        }
     }
+}
+
+/* The tensors of a file of the first side. */
+static shard_status compare_file(comparison *c, source *from)
+{
+    for (int64_t i = 0; i < from->header.count; i++) {
+        source *before = c->files[1];
+        const shard_entry *entry = &from->header.entries[i], *other;
+        c->files[0] = from;
+        other = sources_find(&c->sides[1], entry->name, c->sides[1].count, &c->files[1]);
+        if (before && before != c->files[1]) /* of an index there may be many */
+            source_close(before);
+        if (other)
+            SHARD_TRY(compare_entries(c, entry, other));
+    }
+    source_close(from);
+    return SHARD_OK;
 }
 
 static shard_status compare(comparison *c)
 {
-    const shard_safetensors *header = &c->files[0].header;
+    int64_t tensors = 0;
     for (int i = 0; i < 2; i++) {
         c->blocks[i] = shard_block_allocate();
         c->numbers[i] = shard_block_allocate();
@@ -176,31 +201,29 @@ static shard_status compare(comparison *c)
     }
     print_alone(c, 0);
     print_alone(c, 1);
-    for (int64_t i = 0; i < header->count; i++) {
-        const shard_entry *entry = &header->entries[i], *other = shard_safetensors_find(&c->files[1].header, entry->name);
-        if (other)
-            SHARD_TRY(compare_entries(c, entry, other));
+    for (int64_t i = 0; i < c->sides[0].count; i++) {
+        tensors += c->sides[0].at[i].header.count;
+        SHARD_TRY(compare_file(c, &c->sides[0].at[i]));
     }
     compare_metadata(c);
     if (!c->differ)
-        printf("%" PRId64 " tensors are the same%s\n", header->count, c->s->has_tolerance ? " within the tolerance" : "");
+        printf("%" PRId64 " tensors are the same%s\n", tensors, c->s->has_tolerance ? " within the tolerance" : "");
     return SHARD_OK;
 }
 
 shard_status command_diff(settings *s, bool *differ)
 {
-    source_list sources = {0};
-    shard_status status = sources_add(&sources, s->files[0], s->skip_checksums);
+    comparison c = {.s = s};
+    shard_status status = index_or_file_add(&c.sides[0], s->files[0], s->skip_checksums);
     if (status == SHARD_OK)
-        status = sources_add(&sources, s->files[1], s->skip_checksums);
-    comparison c = {.files = sources.at, .s = s};
+        status = index_or_file_add(&c.sides[1], s->files[1], s->skip_checksums);
     if (status == SHARD_OK)
         status = compare(&c);
     for (int i = 0; i < 2; i++) {
         shard_block_free(c.blocks[i]);
         shard_block_free(c.numbers[i]);
+        sources_free(&c.sides[i]);
     }
     *differ = c.differ;
-    sources_free(&sources);
     return status;
 }

@@ -194,7 +194,7 @@ static shard_status check_file(const tensor_index *index, int64_t first, int64_t
             return MALFORMED(index, "%s is not in %s", shard_quoted(name_of(index, i)), from->path);
     for (int64_t i = 0; i < from->header.count; i++)
         if (!has_name(index, first, end, from->header.entries[i].name))
-            return MALFORMED(index, "%s of %s is not in the index; give merge the files, to take all of their tensors",
+            return MALFORMED(index, "%s of %s is not in the index; merge the files, to take all of their tensors",
                              shard_quoted(from->header.entries[i].name), from->path);
     return SHARD_OK;
 }
@@ -209,9 +209,9 @@ static shard_status check_size(const tensor_index *index, const source_list *lis
                 !__builtin_add_overflow(bytes, list->at[i].header.entries[j].end - list->at[i].header.entries[j].begin, &bytes);
     if (fits && (index->total_size < 0 || bytes == index->total_size))
         return SHARD_OK;
-    return MALFORMED(
-        index, "its total_size is %" PRId64 ", and its files have %" PRId64 " bytes; give merge the files, if they are complete",
-        index->total_size, bytes);
+    return MALFORMED(index,
+                     "its total_size is %" PRId64 ", and its files have %" PRId64 " bytes; merge the files, if they are complete",
+                     index->total_size, bytes);
 }
 
 static shard_status add_files(source_list *list, const tensor_index *index, bool skip_checksums)
@@ -244,4 +244,21 @@ shard_status index_add_sources(source_list *list, const char *path, bool skip_ch
     free(index.at);
     free(index.text);
     return status;
+}
+
+bool index_is(const char *path)
+{
+    size_t length = strlen(path);
+    return length >= 5 && strcmp(path + length - 5, ".json") == 0;
+}
+
+shard_status index_refuse(const char *path)
+{
+    return index_is(path) ? shard_error(SHARD_ERROR_ARGUMENT, "%s is an index: merge its files into one, and take that", path)
+                          : SHARD_OK;
+}
+
+shard_status index_or_file_add(source_list *list, const char *path, bool skip_checksums)
+{
+    return index_is(path) ? index_add_sources(list, path, skip_checksums) : sources_add(list, path, skip_checksums);
 }

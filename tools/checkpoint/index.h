@@ -10,4 +10,13 @@
  * does not agree with its files. */
 shard_status index_add_sources(source_list *list, const char *path, bool skip_checksums);
 
+/* Whether a path is that of an index: it ends with .json. */
+bool index_is(const char *path);
+
+/* ARGUMENT if it is one, for a command that takes none. */
+shard_status index_refuse(const char *path);
+
+/* Adds a file, or those of an index. */
+shard_status index_or_file_add(source_list *list, const char *path, bool skip_checksums);
+
 #endif

@@ -1,5 +1,6 @@
 /* join: files of ranks that saved their local shards, into one file of whole tensors. */
 #include "commands.h"
+#include "index.h"
 #include "output.h"
 #include "text.h"
 
@@ -227,8 +228,10 @@ static shard_status join(joining *j, settings *s)
 {
     long most = sysconf(_SC_OPEN_MAX);
     j->open_most = most < 0 ? s->file_count : shard_max(most / 2, 1);
-    for (int i = 0; i < s->file_count; i++)
+    for (int i = 0; i < s->file_count; i++) {
+        SHARD_TRY(index_refuse(s->files[i]));
         SHARD_TRY(sources_add(&j->sources, s->files[i], s->skip_checksums));
+    }
     SHARD_TRY(output_check_path(s->output, &j->sources));
     SHARD_TRY(check_names(j));
     j->blocks[0] = shard_block_allocate();

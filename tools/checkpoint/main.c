@@ -25,9 +25,9 @@ static shard_status run(const char *command, settings *s, bool *differs)
 
 static int exit_code(shard_status status, bool differs)
 {
-    if (status == SHARD_ERROR_FORMAT || differs)
-        return EXIT_DIFFERS;
-    return status == SHARD_OK ? EXIT_SUCCESS : EXIT_OTHER;
+    if (status != SHARD_OK) /* also after a difference: what follows was not compared */
+        return status == SHARD_ERROR_FORMAT ? EXIT_DIFFERS : EXIT_OTHER;
+    return differs ? EXIT_DIFFERS : EXIT_SUCCESS;
 }
 
 int main(int count, char **arguments)

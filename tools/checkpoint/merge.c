@@ -13,18 +13,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- merge ---- */
-
-static bool is_index(const char *path)
-{
-    size_t length = strlen(path);
-    return length >= 5 && strcmp(path + length - 5, ".json") == 0;
-}
+/* ---- inputs ---- */
 
 static shard_status check_not_index(const char *path, const char *index)
 {
     struct stat a, b;
-    if (stat(path, &a) == 0 && stat(index, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+    if (index_is(index) && stat(path, &a) == 0 && stat(index, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
         return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, index);
     return SHARD_OK;
 }
@@ -32,16 +26,15 @@ static shard_status check_not_index(const char *path, const char *index)
 static shard_status add_inputs(source_list *sources, const settings *s)
 {
     for (int i = 0; i < s->file_count; i++) {
-        bool index = is_index(s->files[i]);
-        if (index && s->file_count > 1)
+        if (index_is(s->files[i]) && s->file_count > 1)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: an index is merged alone", s->files[i]);
-        SHARD_TRY(index ? index_add_sources(sources, s->files[i], s->skip_checksums)
-                        : sources_add(sources, s->files[i], s->skip_checksums));
-        if (index)
-            SHARD_TRY(check_not_index(s->output, s->files[i]));
+        SHARD_TRY(index_or_file_add(sources, s->files[i], s->skip_checksums));
+        SHARD_TRY(check_not_index(s->output, s->files[i]));
     }
     return output_check_path(s->output, sources);
 }
+
+/* ---- merge ---- */
 
 static shard_status merge(output *out, source_list *sources, const settings *s)
 {
@@ -110,18 +103,19 @@ static shard_status add_converted(output *out, source *from, const shard_entry *
 
 static shard_status convert(output *out, source_list *sources, settings *s)
 {
-    SHARD_TRY(sources_add(sources, s->files[0], s->skip_checksums));
-    SHARD_TRY(output_check_path(s->output, sources));
-    source *from = &sources->at[0];
-    for (int64_t i = 0; i < from->header.count; i++)
-        SHARD_TRY(add_converted(out, from, &from->header.entries[i], s));
+    SHARD_TRY(add_inputs(sources, s));
+    for (int64_t i = 0; i < sources->count; i++) {
+        source *from = &sources->at[i];
+        for (int64_t j = 0; j < from->header.count; j++)
+            SHARD_TRY(add_converted(out, from, &from->header.entries[j], s));
+        if (!s->drop_metadata)
+            SHARD_TRY(output_add_metadata(out, from));
+    }
     SHARD_TRY(settings_check_used(&s->keep, "--keep"));
     SHARD_TRY(settings_check_used(&s->drop, "--drop"));
     SHARD_TRY(settings_check_used(&s->rename, "--rename"));
     SHARD_TRY(settings_check_used(&s->prefix_remove, "--prefix-remove"));
     SHARD_TRY(output_check_names(out));
-    if (!s->drop_metadata)
-        SHARD_TRY(output_add_metadata(out, from));
     out->allow_overflow = s->allow_overflow;
     return output_write(out, s->output);
 }
@@ -229,6 +223,7 @@ static shard_status check_folder(const char *folder, const source_list *inputs, 
 
 static shard_status split(source_list *sources, const settings *s)
 {
+    SHARD_TRY(index_refuse(s->files[0]));
     SHARD_TRY(sources_add(sources, s->files[0], s->skip_checksums));
     const shard_safetensors *header = &sources->at[0].header;
     int64_t files, *file = assign_files(header, s->max_bytes, &files);

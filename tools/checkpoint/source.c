@@ -61,6 +61,24 @@ void sources_free(source_list *list)
     *list = (source_list){0};
 }
 
+const shard_entry *sources_find(const source_list *list, const char *name, int64_t count, source **from)
+{
+    const shard_entry *found = NULL;
+    for (int64_t i = 0; i < count && !found; i++) {
+        *from = &list->at[i];
+        found = shard_safetensors_find(&list->at[i].header, name);
+    }
+    return found;
+}
+
+const char *sources_metadata(const source_list *list, const char *name, int64_t count)
+{
+    const char *found = NULL;
+    for (int64_t i = 0; i < count && !found; i++)
+        found = shard_metadata_get(&list->at[i].header.metadata, name);
+    return found;
+}
+
 shard_status source_open(source *from)
 {
     int64_t bytes;

@@ -23,6 +23,10 @@ typedef struct source_list {
 shard_status sources_add(source_list *list, const char *path, bool skip_checksums);
 void sources_free(source_list *list);
 
+/* Of the files before `count`: a tensor and the file that has it, or a value of the metadata. NULL: none has it. */
+const shard_entry *sources_find(const source_list *list, const char *name, int64_t count, source **from);
+const char *sources_metadata(const source_list *list, const char *name, int64_t count);
+
 /* Opens the file to read its tensors, with one descriptor, unless it is open. IO: it has changed since its header was read. */
 shard_status source_open(source *from);
 void source_close(source *from);
