@@ -160,7 +160,8 @@ def check_vectors(folder):
     assert run(path, "--queries", file)[0] == ""
     # Scores that float32 does not have.
     path = save_table(folder / "large.safetensors", [[3e38, 3e38], [1.0, 0.0]])
-    got = answers(run(path, "-k", 2, given=b"[3e38, 3e38]\n")[0])[0]["scores"]
+    got = answers(run(path, given=b"[3e38, 3e38]\n")[0])[0]["scores"] # of both rows, which are less than 10
+    run(path, "-k", 3, given=b"0", code=1, find="-k 3: .* has 2 rows")
     assert got[0] is None and math.isclose(got[1], 3e38, rel_tol=1e-6), got
     assert answers(run(path, "-k", 2, "--metric", "cosine", given=b"[3e38, 3e38]\n")[0])[0]["rows"] == [0, 1]
 
@@ -348,7 +349,7 @@ def check_wrong_arguments(folder, path):
         ([several, "--tensor", "c"], r'has "c" as float32 of shape \[4\]'), ([several, "--tensor", "d"], '"d" as int64'),
         ([several, "--tensor", "e"], 'a tensor "e" that has dtype F8_E4M3'), ([many], r'"layer5" \[1, 1\] and 3 more'),
         ([none], "no floating tensor of two dimensions"), ([path, "-k", "6"], r'-k 6: "fc.weight" has 5 rows'),
-        ([path, "-k", "0"], "is not a whole number of at least 1"), ([odd, "-k", "1"], "row 1 has a number that is not finite in column 1"),
+        ([path, "-k", "-1"], "is not a whole number of at least 0"), ([odd, "-k", "1"], "row 1 has a number that is not finite in column 1"),
         ([damaged], "damaged.safetensors"), ([folder / "missing"], "missing"), ([], "give a CHECKPOINT"), ([path, path], "one CHECKPOINT only"),
         ([path, "--metric", "l2"], 'there is no "l2"'), ([path, "-k", "1", "--queries", folder / "missing"], "cannot open"),
         ([path, "-k", "1", "--queries", folder], "is a folder"), ([path, "-k", "1", "--names", folder / "missing"], "cannot open"),

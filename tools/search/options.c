@@ -7,7 +7,7 @@
 
 static const command_choice metrics[] = {{"ip", METRIC_IP}, {"cosine", METRIC_COSINE}, {NULL, 0}};
 
-static const settings defaults = {.metric = METRIC_IP, .k = 10, .batch = 256};
+static const settings defaults = {.metric = METRIC_IP, .batch = 256};
 
 #define AT(field) .offset = offsetof(settings, field)
 #define TENSOR                                                                                                                   \
@@ -41,7 +41,8 @@ static const command_option search_options[] = {
 
     {COMMAND_HEADING, "Queries", NULL},
     {COMMAND_TEXT, "queries", "JSON lines or a .npy file; without it, or with -, standard input", "FILE|-", AT(queries)},
-    {COMMAND_WHOLE, "k", "nearest rows of a query", "N", .letter = 'k', AT(k), .least = 1, .most = COMMAND_MOST_WHOLE},
+    {COMMAND_WHOLE, "k", "nearest rows of a query; 0: 10, or all rows of a smaller tensor", "N", .letter = 'k', AT(k),
+     .most = COMMAND_MOST_WHOLE},
     {COMMAND_WHOLE, "batch-size", "queries that are searched together at most", "N", .letter = 'b', AT(batch), .least = 1,
      .most = 65536},
     {COMMAND_TEXT, "output", "write the answers to FILE, whole or not at all; without it to standard output", "FILE",

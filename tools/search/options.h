@@ -13,7 +13,7 @@ typedef struct settings {
     int metric;
     bool keep_dtype;
     const char *names, *device, *queries, *output; /* NULL: not given */
-    int64_t k, batch;
+    int64_t k, batch;                              /* k: 0: as table.k */
     /* of an export */
     const char *npy, *faiss; /* NULL: not given */
     bool cosine;

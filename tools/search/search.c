@@ -77,7 +77,7 @@ static shard_status gather_vectors(search *s)
 /* Rows of no numbers have the score 0, and a small file can claim any number of them: the first ones are the nearest. */
 static shard_status find_first(search *s)
 {
-    int64_t k = s->options->k;
+    int64_t k = s->table.k;
     for (int64_t i = 0; i < s->batch.count * k; i++) {
         s->score[i] = 0;
         s->found[i] = i % k;
@@ -88,7 +88,7 @@ static shard_status find_first(search *s)
 static shard_status find(search *s)
 {
     const batch *b = &s->batch;
-    int64_t k = s->options->k, numbers = b->count * s->table.width;
+    int64_t k = s->table.k, numbers = b->count * s->table.width;
     shard_status status = SHARD_OK;
     for (int64_t i = 0; i < b->count && s->table.cosine; i++)
         row_normalize(b->vector + i * s->table.width, s->table.width);
@@ -133,7 +133,7 @@ static shard_status run_batch(search *s, bool *last)
     SHARD_TRY(gather_vectors(s));
     SHARD_TRY(s->table.width > 0 ? find(s) : find_first(s));
     if (s->reads)
-        answers_write(&s->answers, b, s->names.at ? &s->names : NULL, s->options->k, s->score, s->found);
+        answers_write(&s->answers, b, s->names.at ? &s->names : NULL, s->table.k, s->score, s->found);
     return SHARD_OK;
 }
 
@@ -142,7 +142,7 @@ static shard_status run_batch(search *s, bool *last)
 static shard_status allocate(search *s)
 {
     int64_t numbers;
-    if (!shard_multiply(s->options->batch, s->options->k, &numbers))
+    if (!shard_multiply(s->options->batch, s->table.k, &numbers))
         return shard_error(SHARD_ERROR_MEMORY, "--batch-size times -k overflows");
     s->score = shard_calloc((size_t)numbers, sizeof *s->score);
     s->found = shard_calloc((size_t)numbers, sizeof *s->found);

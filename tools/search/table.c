@@ -74,6 +74,8 @@ static double largest_of(shard_dtype dtype)
     return dtype == SHARD_FLOAT64 ? DBL_MAX : dtype == SHARD_FLOAT16 ? 65504 : dtype == SHARD_BFLOAT16 ? 0x1.FEp127 : FLT_MAX;
 }
 
+#define USUAL_K 10
+
 /* Reads the header, on each rank. */
 static shard_status look_up(table *t, const settings *o)
 {
@@ -89,6 +91,7 @@ static shard_status look_up(table *t, const settings *o)
                      .dtype = narrow && !o->keep_dtype ? SHARD_FLOAT32 : entry->dtype,
                      .cosine = o->metric == METRIC_COSINE};
         t->most = largest_of(t->dtype);
+        t->k = o->k > 0 ? o->k : t->rows < USUAL_K ? t->rows : USUAL_K;
     }
     sources_free(&sources);
     if (entry && o->k > t->rows)

@@ -11,6 +11,7 @@ typedef struct table {
     int64_t rows, width; /* of the whole */
     shard_dtype dtype;   /* in memory */
     double most;         /* the largest number of the dtype */
+    int64_t k;           /* rows that are found for a query */
     shard_range range;   /* this rank's rows */
     shard_tensor *local; /* [range.size, width] */
     shard_tensor *split; /* the same memory, placed */
