@@ -17,11 +17,11 @@ typedef struct job {
     int calls;
 } job;
 
-/* The launcher's process number keeps the files of another job apart, which may have been killed. On several hosts the job needs a
- * number of another source. */
-static void name_file(char name[64], int call, int rank)
+/* The launcher's process number keeps the files of another job apart, which may have been killed. On several hosts the job needs
+ * a number of another source. */
+static void name_file(char name[64], const char *kind, int call, int rank)
 {
-    snprintf(name, 64, "exchange.%d.%d.%d", (int)getppid(), call, rank);
+    snprintf(name, 64, "%s.%d.%d.%d", kind, (int)getppid(), call, rank);
 }
 
 static shard_status exchange(void *context, const int *ranks, int count, const void *send, void *receive, size_t bytes)
@@ -30,14 +30,14 @@ static shard_status exchange(void *context, const int *ranks, int count, const v
     char name[64], ready[64];
     if (count != j->ranks)
         return shard_error(SHARD_ERROR_UNSUPPORTED, "files connect all ranks alone");
-    name_file(ready, j->calls, j->rank);
-    snprintf(name, sizeof name, "new.%d", j->rank);
+    name_file(ready, "exchange", j->calls, j->rank);
+    name_file(name, "new", j->calls, j->rank);
     FILE *file = fopen(name, "wb");
     bool written = file && fwrite(send, 1, bytes, file) == bytes;
     if (!file || fclose(file) != 0 || !written || rename(name, ready) != 0) /* other ranks see a whole file or none */
         return shard_error(SHARD_ERROR_IO, "%s cannot be written", name);
     for (int i = 0; i < count; i++) {
-        name_file(name, j->calls, ranks[i]);
+        name_file(name, "exchange", j->calls, ranks[i]);
         while (!(file = fopen(name, "rb")))
             usleep(1000); /* the library has the deadline */
         bool whole = fread((char *)receive + (size_t)i * bytes, 1, bytes, file) == bytes;
@@ -45,7 +45,7 @@ static shard_status exchange(void *context, const int *ranks, int count, const v
         if (!whole)
             return shard_error(SHARD_ERROR_IO, "%s is too short", name);
     }
-    name_file(ready, j->calls++ - 1, j->rank); /* every rank has read the one before; the last one stays */
+    name_file(ready, "exchange", j->calls++ - 1, j->rank); /* every rank has read the one before; the last one stays */
     unlink(ready);
     return SHARD_OK;
 }

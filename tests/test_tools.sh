@@ -104,6 +104,15 @@ expect "a sample of a plain head" "*" "^bench_head: --sample-rate without --head
 expect "a stash below 0" "*" "^bench_head: --stash -1: not a value of it" ./bench --stash -1
 expect "a stash of integers" "*" "^bench_head: --stash-dtype int8: not a value of it" ./bench --stash-dtype int8
 expect "rows that ranks cannot divide" "*" "^bench_head: --batch" ./bench --batch 7
+mkdir "it's"
+expect "bench_checkpoint in a folder of any name" 0 "^  dd  .* GB/s\$" "$build/tools/bench_checkpoint" "it's" 4096 512
+expect "bench_checkpoint, no folder" 2 "^usage: bench_checkpoint" "$build/tools/bench_checkpoint"
+
+# Help alone.
+expect "quickstart --help" 0 "^The whole way on this machine" "$source/tools/quickstart" --help
+expect "quickstart with a word" 1 "^The whole way on this machine" "$source/tools/quickstart" word
+expect "shard-bench --help" 0 "^tools/shard-bench .backbone " "$source/tools/shard-bench" --help
+
 expect "head, not built" 2 "bench_head is not there; build it: tools/build release" env SHARD_BUILD="$project" "$source/tools/shard-bench" head --steps 1
 
 finish

@@ -17,9 +17,11 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { REPETITIONS = 5 };
@@ -54,19 +56,33 @@ static double largest(double value)
     return value;
 }
 
-static double run_dd(const char *directory, int64_t bytes, const char *flags)
+/* dd's exit status, or another number than 0. flag: one more argument; NULL: none. */
+static int start_dd(char *to, int64_t bytes, char *flag)
 {
-    char command[1000];
+    char count[32];
+    int result = -1;
+    pid_t process;
+    posix_spawn_file_actions_t quiet;
+    snprintf(count, sizeof count, "count=%lld", (long long)bytes);
+    char *arguments[] = {"dd", "if=/dev/zero", to, "bs=16M", count, "iflag=count_bytes", "conv=fsync", flag, NULL};
+    posix_spawn_file_actions_init(&quiet);
+    posix_spawn_file_actions_addopen(&quiet, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (posix_spawnp(&process, "dd", &quiet, NULL, arguments, environ) == 0)
+        waitpid(process, &result, 0);
+    posix_spawn_file_actions_destroy(&quiet);
+    return result;
+}
+
+static double run_dd(const char *directory, int64_t bytes, char *flag)
+{
+    char to[1000];
     if (shard_group_rank(shard_world()) != 0)
         return largest(0);
-    snprintf(command, sizeof command,
-             "dd if=/dev/zero of='%s/bench.dd' bs=16M count=%lld iflag=count_bytes conv=fsync %s 2>/dev/null", directory,
-             (long long)bytes, flags);
+    snprintf(to, sizeof to, "of=%s/bench.dd", directory);
     double start = now();
-    int result = system(command);
+    int result = start_dd(to, bytes, flag);
     double seconds = now() - start;
-    snprintf(command, sizeof command, "%s/bench.dd", directory);
-    unlink(command);
+    unlink(to + strlen("of="));
     return largest(result == 0 ? seconds : INFINITY);
 }
 
@@ -151,7 +167,7 @@ static void compare(shard_module *module, const char *directory, int64_t bytes)
     char path[1000];
     snprintf(path, sizeof path, "%s/bench.safetensors", directory);
     for (int i = 0; i < REPETITIONS && shard_last_status() == SHARD_OK; i++) {
-        print("dd", (measured){.seconds = run_dd(directory, bytes, "")}, bytes);
+        print("dd", (measured){.seconds = run_dd(directory, bytes, NULL)}, bytes);
         print("dd oflag=direct", (measured){.seconds = run_dd(directory, bytes, "oflag=direct")}, bytes);
         print("save", measure(shard_save_module, module, path), bytes);
         remove_together(path);
@@ -165,13 +181,13 @@ static void compare(shard_module *module, const char *directory, int64_t bytes)
 
 int main(int argc, char **argv)
 {
-    shard_init(&argc, &argv);
     if (argc != 2 && argc != 4 && argc != 5) {
         fprintf(stderr, "usage: bench_checkpoint DIRECTORY [ROWS COLUMNS [column|row]]\n");
         return 2;
     }
     int64_t rows = argc > 2 ? whole_argument(argv[2]) : 1000000, columns = argc > 2 ? whole_argument(argv[3]) : 512;
     shard_split split = argc == 5 && strcmp(argv[4], "row") == 0 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
+    shard_init(&argc, &argv);
     shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
     shard_module *module = shard_nn_parallel_linear(columns, rows, split, shard_mesh_model_group(mesh), .bias = false);
     shard_tensors *weight = shard_parameters(module);
