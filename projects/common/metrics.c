@@ -54,6 +54,14 @@ metrics *metrics_open(metrics_options wanted, metrics_model model)
     return NULL;
 }
 
+void metrics_add_value(metrics_entry *entry, metrics_value value)
+{
+    int count = 0;
+    while (count < METRICS_MOST_VALUES - 1 && entry->values[count].name)
+        count++;
+    entry->values[count] = value;
+}
+
 /* Resident memory of this process, all kinds. */
 static double resident_mib(void)
 {

@@ -43,6 +43,9 @@ typedef struct metrics_options {
     int64_t goes_on; /* the first step of a run that was resumed: TensorBoard leaves its old points and later ones out; 0: none */
 } metrics_options;
 
+/* Adds a value to those of an entry. */
+void metrics_add_value(metrics_entry *entry, metrics_value value);
+
 /* Opens the files. Without any, metrics_write does nothing and is not collective. NULL with the error set (IO, MEMORY). */
 metrics *metrics_open(metrics_options wanted, metrics_model model);
 

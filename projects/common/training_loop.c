@@ -10,7 +10,7 @@
 /* The results of a step, over the world. */
 typedef struct step {
     training_batch batch; /* loss: the mean over the samples */
-    double lr, grad_scale, seconds;
+    double lr, head_lr, grad_scale, seconds; /* head_lr: below 0: the final layer has no optimizer of its own */
     int64_t lost; /* the lowest rank for whose loss it was skipped; -1: none */
 } step;
 
@@ -50,6 +50,7 @@ static shard_status compute_step(const training_loop *loop, step *made, bool *in
     training_run *run = loop->run;
     double begun = progress_clock();
     *made = (step){.lr = training_optimizers_set_lr(&run->optimizers, training_schedule_step(run)), .lost = -1};
+    made->head_lr = training_optimizers_head_lr(&run->optimizers);
     training_loss_begin(&run->optimizers);
     shard_status status = loop->backward(loop->of, &made->batch);
     run->optimizers.lost = !isfinite(made->batch.loss);
@@ -80,18 +81,22 @@ static shard_status report_step(training_run *run, const step *made, double epoc
         .epoch = run->at.epoch,
         .values = {{"lr", made->lr, METRICS_NUMBER},
                    {"grad_scale", made->grad_scale, METRICS_NUMBER},
-                   {"left_out", skipped, METRICS_TRUTH},
-                   {made->batch.no_loss ? NULL : "loss", made->batch.loss, METRICS_NUMBER}},
+                   {"left_out", skipped, METRICS_TRUTH}},
         .samples = made->batch.samples,
         .local_samples = made->batch.local_samples,
         .seconds = made->seconds,
     };
     snprintf(title, sizeof title, "Epoch %" PRId64, run->at.epoch);
-    char loss[32] = "-";
-    if (!made->batch.no_loss)
+    char loss[32] = "-", rates[64];
+    if (made->head_lr >= 0)
+        metrics_add_value(&entry, (metrics_value){"head_lr", made->head_lr, METRICS_NUMBER});
+    if (!made->batch.no_loss) {
+        metrics_add_value(&entry, (metrics_value){"loss", made->batch.loss, METRICS_NUMBER});
         snprintf(loss, sizeof loss, "%.4f", made->batch.loss);
-    int used = snprintf(text, sizeof text, "loss %s (%.4f)  %.1f %s/s  lr %.3g", loss, epoch_loss,
-                        (double)made->batch.samples / made->seconds, run->samples, made->lr);
+    }
+    int used = snprintf(text, sizeof text, "loss %s (%.4f)  %.1f %s/s  %s", loss, epoch_loss,
+                        (double)made->batch.samples / made->seconds, run->samples,
+                        training_optimizers_describe_lr(rates, sizeof rates, made->lr, made->head_lr));
     training_loss_describe(made->lost, skipped, text + used, sizeof text - (size_t)used);
     progress_step(&run->progress, title, run->at.epoch_step, training_steps_to_make(run, &run->at), text);
     return metrics_write(run->metrics, &entry);

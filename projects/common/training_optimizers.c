@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* How a step rounds weights of 16 bits, of which the model has at most the final layer's. Its state is rounded at random as the
@@ -151,6 +152,19 @@ double training_optimizers_set_lr(training_optimizers *made, int64_t step)
         shard_optimizer_set_lr(made->of[i], shard_schedule_lr(&schedule, step));
     }
     return shard_optimizer_lr(made->of[0]);
+}
+
+double training_optimizers_head_lr(const training_optimizers *made)
+{
+    return made->of[1] ? shard_optimizer_lr(made->of[1]) : -1;
+}
+
+const char *training_optimizers_describe_lr(char *text, size_t bytes, double lr, double head_lr)
+{
+    int used = snprintf(text, bytes, "lr %.3g", lr);
+    if (head_lr >= 0)
+        snprintf(text + used, bytes - (size_t)used, " and %.3g", head_lr);
+    return text;
 }
 
 shard_status training_optimizers_step(training_optimizers *made)

@@ -44,7 +44,7 @@ typedef struct step {
     int64_t parts; /* micro-batches to read by batch_take; 0: nothing to report */
     totals counts;
     training_position at; /* after it */
-    double lr, grad_scale;
+    double lr, head_lr, grad_scale; /* head_lr: below 0: the final layer has no optimizer of its own */
     bool skipped;
     int64_t lost; /* the lowest rank for whose loss it was skipped; -1: none */
     int64_t local_images;
@@ -59,6 +59,7 @@ static shard_status step_once(trainer *run, step *made)
     *made = (step){.parts = parts, .lost = -1};
     run->local_images = 0;
     made->lr = training_optimizers_set_lr(&run->base.optimizers, training_schedule_step(&run->base));
+    made->head_lr = training_optimizers_head_lr(&run->base.optimizers);
     training_loss_begin(&run->base.optimizers);
     shard_status status = run->options->margin.sample_rate < 1 ? head_draw(run) : SHARD_OK;
     for (int64_t i = 0; i < parts && status == SHARD_OK; i++) {
@@ -103,14 +104,17 @@ static shard_status write_step(trainer *run, const step *made, const totals *who
         .local_samples = made->local_images,
         .seconds = seconds,
     };
-    char title[64], accuracy[64] = "", skipped[64], text[256];
+    char title[64], accuracy[64] = "", skipped[64], rates[64], text[256];
+    if (made->head_lr >= 0)
+        metrics_add_value(&entry, (metrics_value){"head_lr", made->head_lr, METRICS_NUMBER});
     training_loss_describe(made->lost, made->skipped, skipped, sizeof skipped);
     snprintf(title, sizeof title, "Epoch %" PRId64, made->at.epoch);
     if (isfinite(epoch->top1)) /* with a margin or sampled classes it is not counted */
         snprintf(accuracy, sizeof accuracy, "  top1 %.2f  top5 %.2f", 100 * totals_mean(epoch->top1, epoch),
                  100 * totals_mean(epoch->top5, epoch));
-    snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  lr %.3g%s", loss, totals_mean(epoch->loss, epoch), accuracy,
-             (double)entry.samples / seconds, made->lr, skipped);
+    snprintf(text, sizeof text, "loss %.4f (%.4f)%s  %.1f images/s  %s%s", loss, totals_mean(epoch->loss, epoch), accuracy,
+             (double)entry.samples / seconds, training_optimizers_describe_lr(rates, sizeof rates, made->lr, made->head_lr),
+             skipped);
     progress_step(&run->base.progress, title, made->at.epoch_step, training_steps_to_make(&run->base, &made->at), text);
     return metrics_write(run->base.metrics, &entry);
 }
