@@ -2,6 +2,7 @@
 another number of ranks, measures with other propensities and next to those of baselines.py (where SciPy is installed), and errors."""
 import gzip
 import importlib.util
+import math
 import os
 import pathlib
 import re
@@ -266,6 +267,31 @@ def check_parallel_options(folder, one):
           f"skipped: {first}, {second}")
 
 
+def check_rates(folder):
+    """The schedules, at the final layer's own rate too, and the weight decay of biases."""
+    short, steps = ["--epochs", 2, "--val-interval", 0], 18
+    for options, rate in ((["polynomial", "--lr-power", 2, "--lr-min", 0.003], lambda step: 0.003 + 0.027 * (1 - step / steps) ** 2),
+                          (["cosine", "--lr-min", 0.003], lambda step: 0.003 + 0.027 * (1 + math.cos(math.pi * step / steps)) / 2),
+                          (["step", "--lr-step-size", 1, "--lr-gamma", 0.5], lambda step: 0.03 * 0.5 ** (step // 9))):
+        lines = train(folder, *short, "--head-lr", 0.06, "--lr-schedule", *options)
+        expected = [rate(step) for step in range(steps)]
+        compare(f"rates of {options}", [line["lr"] for line in lines], expected, 1e-9)
+        compare(f"the head's rates of {options}", [line["head_lr"] for line in lines], [2 * lr for lr in expected], 1e-9)
+    done = TRAINER.run(*RUN, *short, "--head-lr", 0.06, "--steps", 1, folder / "data")
+    check("  lr 0.03 and 0.06\n" in done.stdout, f"{done}")
+    lines = [train(folder, *short, "--wd", 0.5, *options) for options in ([], ["--decay-all"])]
+    check("head_lr" not in lines[0][0], f"{lines[0][0]}")
+    check(lines[0][0]["loss"] == lines[1][0]["loss"] and lines[0][5]["loss"] != lines[1][5]["loss"], "--decay-all changes nothing")
+    for options, text in ((["--momentum", 0.5], "--momentum needs --optimizer sgd or lars; leave it out"),
+                          (["--nesterov"], "--nesterov needs --optimizer sgd or lars"),
+                          (["--lr-step-size", 2], "--lr-step-size needs --lr-schedule step"),
+                          (["--lr-gamma", 0.5], "--lr-gamma needs --lr-schedule step"),
+                          (["--lr-min", 0.1, "--lr-schedule", "constant"], "--lr-min needs --lr-schedule cosine or polynomial"),
+                          (["--lr-power", 2], "--lr-power needs --lr-schedule polynomial"), (["--decay-all"], "--decay-all needs a --wd above 0")):
+        train(folder, *options, expect=text)
+    check(len(train(folder, *short, "--head-optimizer", "momentum", "--momentum", 0.5)) == steps, "the head's momentum")
+
+
 def check_interrupted(folder):
     """A run of --steps that was interrupted in its last step, the last one of an epoch: the one that goes on validates."""
     out = ["--output", folder / "last", "--steps", 9, "--val-interval", 1]
@@ -310,6 +336,7 @@ def main():
         check_head_options(folder)
         check_parallel_options(folder, one)
         check_interrupted(folder)
+        check_rates(folder)
         check_errors(folder)
     return report()
 

@@ -605,6 +605,9 @@ def check_errors(folder, out):
     train(folder, "-b", 4096, expect="less than a --batch-size of 4096")
     train(folder, "-e", expect="--evaluate needs a model")
     train(folder, "--init-from", out, "--n-layer", 3, expect="--n-layer 3: the model of --init-from has 2; leave the option out")
+    lamb = ["--optimizer", "lamb", "--steps", 4]
+    check(losses(train(folder, *lamb)) != losses(train(folder, *lamb, "--beta2", 0.5)), "--beta2 of LAMB changes nothing")
+    train(folder, "--optimizer", "sgd", "--beta2", 0.5, expect="--beta2 needs --optimizer adam, adamw or lamb; leave it out")
     diverging = ["--lr", "1e30", "--optimizer", "sgd", "--clip-grad", 0]
     train(folder, *diverging, expect="take a smaller --lr")
     lost = train(folder, *diverging, "--steps", 4, "--accumulate", 2, "--non-finite", "skip", ranks=2)

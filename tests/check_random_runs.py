@@ -45,11 +45,12 @@ def common_options(rng):
         "--optimizer": rng.choice(["sgd", "adam", "adamw", "lars", "lamb"]), "--lr": rng.choice(["1e-4", "1e-5", "1e-3"]),
         "--clip-grad": rng.choice(["0", "0", "0.05", "1", "1e9"]), "--seed": rng.randint(0, 99), "--epochs": 3,
         "--wd": rng.choice(["0", "1e-4", "0.1"]), "--label-smoothing": rng.choice(["0", "0.1", "1"]), "--dtype": dtype,
-        "--enable-amp-mode": amp, "--lr-schedule": rng.choice(["step", "cosine", "constant"]),
+        "--enable-amp-mode": amp, "--lr-schedule": rng.choice(["step", "cosine", "polynomial", "constant"]),
         "--warmup-steps": rng.choice([0, 2]), "--val-interval": rng.choice([0, 0, 1]), "-p": 1,
     }
     words = [f"{name}={value}" if name.startswith("--") else f"{name}{value}" for name, value in options.items()]
-    return words + (["--nesterov"] if rng.random() < 0.2 else []), dtype if amp == "none" else amp
+    nesterov = rng.random() < 0.2 and options["--optimizer"] in ("sgd", "lars")
+    return words + (["--nesterov"] if nesterov else []), dtype if amp == "none" else amp
 
 
 def head_options(rng):

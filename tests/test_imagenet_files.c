@@ -396,6 +396,7 @@ START_TEST(test_resume_auto)
     ck_assert(!is_kept(7) && is_kept(8) && is_kept(9));
     check_refused("--resume auto looks into --output's DIR", FILES_RUN "--resume auto --steps 9");
     check_refused("--keep 1: ", FILES_RUN "--keep 1 --output kept");
+    check_refused("--shift takes the place of crops", FILES_RUN "--shift 0.1 --crop-scale 0.5");
     check_refused("--keep needs --output", FILES_RUN "--keep 2");
     check_refused("--save-async needs --output", FILES_RUN "--save-async");
     /* The steps after the damaged one are there twice, with the same losses. */

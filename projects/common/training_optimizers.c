@@ -29,19 +29,19 @@ static shard_optimizer *choose(const training_options *wanted, precision p, cons
     switch ((training_optimizer)wanted->optimizer) {
     case TRAINING_SGD:
         return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
-                         .decay_1d = false, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
+                         .decay_1d = wanted->decay_all, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_ADAM:
-        return shard_adam(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
-                          .seed = p.seed, .state_dtype = p.state_dtype);
+        return shard_adam(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = wanted->decay_all,
+                          .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_ADAMW:
-        return shard_adamw(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
-                           .seed = p.seed, .state_dtype = p.state_dtype);
+        return shard_adamw(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = wanted->decay_all,
+                           .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_LARS:
         return shard_lars(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
-                          .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
+                          .decay_1d = wanted->decay_all, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     case TRAINING_LAMB:
-        return shard_lamb(parameters, .lr = lr, .weight_decay = decay, .rounding = p.rounding, .seed = p.seed,
-                          .state_dtype = p.state_dtype);
+        return shard_lamb(parameters, .lr = lr, .beta2 = beta2, .weight_decay = decay, .decay_1d = wanted->decay_all,
+                          .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     }
     return NULL;
 }
@@ -54,19 +54,20 @@ static shard_optimizer *choose_of_head(const training_options *wanted, const hea
     case HEAD_SAME:
         return choose(wanted, p, parameters);
     case HEAD_SGD:
-        return shard_sgd(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed);
+        return shard_sgd(parameters, .lr = lr, .weight_decay = decay, .decay_1d = wanted->decay_all, .rounding = p.rounding,
+                         .seed = p.seed);
     case HEAD_MOMENTUM:
         return shard_sgd(parameters, .lr = lr, .momentum = wanted->momentum, .weight_decay = decay, .nesterov = wanted->nesterov,
-                         .decay_1d = false, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
+                         .decay_1d = wanted->decay_all, .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     case HEAD_ADAMW:
-        return shard_adamw(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding, .seed = p.seed,
-                           .state_dtype = p.state_dtype);
+        return shard_adamw(parameters, .lr = lr, .weight_decay = decay, .decay_1d = wanted->decay_all, .rounding = p.rounding,
+                           .seed = p.seed, .state_dtype = p.state_dtype);
     case HEAD_ROWWISE_ADAGRAD:
-        return shard_rowwise_adagrad(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
-                                     .seed = p.seed);
+        return shard_rowwise_adagrad(parameters, .lr = lr, .weight_decay = decay, .decay_1d = wanted->decay_all,
+                                     .rounding = p.rounding, .seed = p.seed);
     case HEAD_ROWWISE_ADAM:
-        return shard_rowwise_adam(parameters, .lr = lr, .weight_decay = decay, .decay_1d = false, .rounding = p.rounding,
-                                  .seed = p.seed, .state_dtype = p.state_dtype);
+        return shard_rowwise_adam(parameters, .lr = lr, .weight_decay = decay, .decay_1d = wanted->decay_all,
+                                  .rounding = p.rounding, .seed = p.seed, .state_dtype = p.state_dtype);
     }
     return NULL;
 }
@@ -81,7 +82,8 @@ static shard_status make_schedule(training_optimizers *made, const training_opti
                            "--epochs, --lr-step-size or --warmup-epochs: too many steps, as an epoch has %" PRId64, epoch_steps);
     made->schedule = SHARD_SCHEDULE(.kind = (shard_schedule_kind)wanted->lr_schedule, .base_lr = wanted->lr,
                                     .warmup_steps = wanted->warmup_steps ? wanted->warmup_steps : llround(warmup_steps),
-                                    .step_size = step_size, .total_steps = total_steps);
+                                    .step_size = step_size, .gamma = wanted->lr_gamma, .total_steps = total_steps,
+                                    .final_lr = wanted->lr_min, .power = wanted->lr_power);
     return SHARD_OK;
 }
 
@@ -149,6 +151,8 @@ double training_optimizers_set_lr(training_optimizers *made, int64_t step)
     for (int i = 0; i < made->count; i++) {
         shard_schedule schedule = made->schedule;
         schedule.base_lr = made->lr[i];
+        if (made->lr[0] > 0) /* at each step the rates have the same ratio */
+            schedule.final_lr *= made->lr[i] / made->lr[0];
         shard_optimizer_set_lr(made->of[i], shard_schedule_lr(&schedule, step));
     }
     return shard_optimizer_lr(made->of[0]);

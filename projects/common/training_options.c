@@ -9,8 +9,11 @@
 
 const command_choice training_optimizer_choices[] = {{"sgd", TRAINING_SGD},   {"adam", TRAINING_ADAM}, {"adamw", TRAINING_ADAMW},
                                                      {"lars", TRAINING_LARS}, {"lamb", TRAINING_LAMB}, {NULL, 0}};
-const command_choice training_schedule_choices[] = {
-    {"step", SHARD_SCHEDULE_STEP}, {"cosine", SHARD_SCHEDULE_COSINE}, {"constant", SHARD_SCHEDULE_CONSTANT}, {NULL, 0}};
+const command_choice training_schedule_choices[] = {{"step", SHARD_SCHEDULE_STEP},
+                                                    {"cosine", SHARD_SCHEDULE_COSINE},
+                                                    {"polynomial", SHARD_SCHEDULE_POLYNOMIAL},
+                                                    {"constant", SHARD_SCHEDULE_CONSTANT},
+                                                    {NULL, 0}};
 const command_choice head_dtype_choices[] = {
     {"same", HEAD_DTYPE_SAME}, {"float32", SHARD_FLOAT32}, {"bfloat16", SHARD_BFLOAT16}, {NULL, 0}};
 const command_choice head_rounding_choices[] = {
@@ -44,17 +47,23 @@ const command_option training_rows[] = {
     {COMMAND_NUMBER, "clip-grad", "scale gradients down so that their norm is at most X; 0: do not", "X", AT(clip_grad),
      .most = INFINITY},
     {COMMAND_NUMBER, "lr", "learning rate", "X", "learning-rate", AT(lr), .most = INFINITY},
-    {COMMAND_CHOICE, "lr-schedule", "step: times 0.1 every --lr-step-size epochs; cosine: down to 0 at the end; constant", "KIND",
+    {COMMAND_CHOICE, "lr-schedule",
+     "step: times --lr-gamma every --lr-step-size epochs; cosine and polynomial: down to --lr-min at the end; constant", "KIND",
      AT(lr_schedule), .choices = training_schedule_choices},
     {COMMAND_WHOLE, "lr-step-size", "epochs between the steps of the step schedule", "N", AT(lr_step_size), .least = 1,
      .most = 1e9},
+    {COMMAND_NUMBER, "lr-gamma", "factor of a step of the step schedule", "X", AT(lr_gamma), .least = 1e-9, .most = 1},
+    {COMMAND_NUMBER, "lr-min", "learning rate at the end of the cosine and polynomial schedules", "X", AT(lr_min),
+     .most = INFINITY},
+    {COMMAND_NUMBER, "lr-power", "of the polynomial schedule; 1: linear", "X", AT(lr_power), .least = 1e-3, .most = 100},
     {COMMAND_NUMBER, "warmup-epochs", "the learning rate rises linearly over the first X epochs", "X", AT(warmup_epochs),
      .most = 1e9},
     {COMMAND_WHOLE, "warmup-steps", "the same in steps; counts if it is not 0", "N", AT(warmup_steps), .most = MOST_WHOLE},
     {COMMAND_NUMBER, "momentum", "momentum of SGD and LARS", "X", AT(momentum), .most = 0.9999},
     {COMMAND_FLAG, "nesterov", "Nesterov's momentum, of SGD and LARS", AT(nesterov)},
-    {COMMAND_NUMBER, "wd", "weight decay; not for biases and other vectors", "X", "weight-decay", AT(weight_decay),
-     .most = INFINITY},
+    {COMMAND_NUMBER, "wd", "weight decay; of biases and other vectors with --decay-all alone", "X", "weight-decay",
+     AT(weight_decay), .most = INFINITY},
+    {COMMAND_FLAG, "decay-all", "weight decay of biases and other vectors, too, as torch.optim's", AT(decay_all)},
     {COMMAND_WHOLE, "seed", "of the initial values and of the order of the %s", "N", AT(seed), .most = MOST_WHOLE},
     {0},
 };
@@ -188,6 +197,30 @@ shard_status training_options_check(const training_options *wanted)
     return SHARD_OK;
 }
 
+/* An option that was given, and that the optimizers or the schedule make no use of. */
+static shard_status check_used(const head_options *head, const training_options *wanted)
+{
+    int schedule = wanted->lr_schedule;
+    bool momentum = wanted->optimizer == TRAINING_SGD || wanted->optimizer == TRAINING_LARS || head->optimizer == HEAD_MOMENTUM;
+    bool falls = schedule == SHARD_SCHEDULE_COSINE || schedule == SHARD_SCHEDULE_POLYNOMIAL;
+    const struct {
+        const char *option, *needs;
+        bool ignored;
+    } checks[] = {
+        {"momentum", "--optimizer sgd or lars", wanted->momentum != TRAINING_MOMENTUM && !momentum},
+        {"nesterov", "--optimizer sgd or lars", wanted->nesterov && !momentum},
+        {"lr-step-size", "--lr-schedule step", wanted->lr_step_size != TRAINING_STEP_SIZE && schedule != SHARD_SCHEDULE_STEP},
+        {"lr-gamma", "--lr-schedule step", wanted->lr_gamma != TRAINING_GAMMA && schedule != SHARD_SCHEDULE_STEP},
+        {"lr-min", "--lr-schedule cosine or polynomial", wanted->lr_min > 0 && !falls},
+        {"lr-power", "--lr-schedule polynomial", wanted->lr_power != 1 && schedule != SHARD_SCHEDULE_POLYNOMIAL},
+        {"decay-all", "a --wd above 0", wanted->decay_all && wanted->weight_decay == 0},
+    };
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        if (checks[i].ignored)
+            return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs %s; leave it out", checks[i].option, checks[i].needs);
+    return SHARD_OK;
+}
+
 shard_status head_options_check(const head_options *head, const training_options *wanted)
 {
     if (head->model_parallel_size && !head->enable_model_parallel)
@@ -196,7 +229,7 @@ shard_status head_options_check(const head_options *head, const training_options
         return shard_error(SHARD_ERROR_ARGUMENT, "--head-rounding is for --head-dtype bfloat16: wider weights are not rounded");
     if (head->optimizer == HEAD_MOMENTUM && wanted->momentum <= 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "--head-optimizer momentum needs a --momentum above 0, or take sgd");
-    return SHARD_OK;
+    return check_used(head, wanted);
 }
 
 const char *head_stash_option(const head_options *head)

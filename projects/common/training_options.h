@@ -12,7 +12,7 @@
  *         TRAINING_ROWS(options, training, "images"),
  *         ...
  *     };
- *     static const options defaults = {.training = {.epochs = 90, .batch = 256, ...}, .head = HEAD_DEFAULTS};
+ *     static const options defaults = {.training = {TRAINING_DEFAULTS, .epochs = 90, ...}, .head = HEAD_DEFAULTS};
  *
  * A trainer has the rows whose options it honours; the fields of the others stay 0.
  */
@@ -46,11 +46,11 @@ typedef struct training_options {
     int64_t epochs, steps, batch;
     int optimizer; /* training_optimizer */
     double lr, momentum, weight_decay, clip_grad;
-    double beta2; /* of Adam and AdamW; 0: 0.999 */
-    bool nesterov;
+    double beta2; /* of Adam, AdamW and LAMB; 0: 0.999 */
+    bool nesterov, decay_all;
     int lr_schedule; /* shard_schedule_kind */
     int64_t lr_step_size, warmup_steps;
-    double warmup_epochs;
+    double lr_gamma, lr_min, lr_power, warmup_epochs;
     int non_finite; /* training_policy */
     int64_t seed;
     bool evaluate;
@@ -92,7 +92,14 @@ extern const command_choice training_optimizer_choices[], training_schedule_choi
     {                                                                                                                            \
         .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH, .stash_dtype = SHARD_FLOAT32         \
     }
-#define TRAINING_BUCKET_MIB 25 /* the default of --bucket-mib */
+
+/* Defaults that all trainers have. */
+#define TRAINING_MOMENTUM 0.9
+#define TRAINING_STEP_SIZE 30
+#define TRAINING_GAMMA 0.1
+#define TRAINING_DEFAULTS                                                                                                        \
+    .bucket_mib = 25, .momentum = TRAINING_MOMENTUM, .lr_step_size = TRAINING_STEP_SIZE, .lr_gamma = TRAINING_GAMMA,             \
+    .lr_power = 1, .val_interval = 1, .print_freq = 10
 
 /* ---- rows of a table; type: the struct, field: its training_options or head_options ---- */
 

@@ -46,16 +46,8 @@ static const options defaults = {
     .loss_every = 1,
     .propensity_a = 0.55,
     .propensity_b = 1.5,
-    .training = {.bucket_mib = TRAINING_BUCKET_MIB,
-                 .epochs = 10,
-                 .batch = 256,
-                 .optimizer = TRAINING_ADAM,
-                 .lr = 0.001,
-                 .momentum = 0.9,
-                 .lr_schedule = SHARD_SCHEDULE_COSINE,
-                 .lr_step_size = 30,
-                 .val_interval = 1,
-                 .print_freq = 10},
+    .training = {TRAINING_DEFAULTS, .epochs = 10, .batch = 256, .optimizer = TRAINING_ADAM, .lr = 0.001,
+                 .lr_schedule = SHARD_SCHEDULE_COSINE},
     .head = HEAD_DEFAULTS,
 };
 

@@ -18,6 +18,7 @@ static const command_choice dtypes[] = {{"float32", SHARD_FLOAT32}, {"float64", 
 
 #define AT(field) .offset = offsetof(options, field)
 #define MOST_WHOLE COMMAND_MOST_WHOLE
+#define OPTIONS_CROP_SCALE 0.08
 
 static const command_option table[] = {
     {COMMAND_HEADING, "Model", NULL},
@@ -96,22 +97,14 @@ static const options defaults = {
     .workers = 4,
     .image_size = 224,
     .width = OPTIONS_WIDTH,
-    .crop_scale = 0.08,
+    .crop_scale = OPTIONS_CROP_SCALE,
     .arch = "resnet50",
     .model_parallel_dim = SHARD_SPLIT_COLUMN,
     .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH, .stash_dtype = SHARD_FLOAT32},
     .margin = MARGIN_DEFAULTS,
     .accumulate = 1,
-    .training = {.bucket_mib = TRAINING_BUCKET_MIB,
-                 .epochs = 90,
-                 .batch = 256,
-                 .lr = 0.1,
-                 .momentum = 0.9,
-                 .weight_decay = 1e-4,
-                 .lr_schedule = SHARD_SCHEDULE_STEP,
-                 .lr_step_size = 30,
-                 .val_interval = 1,
-                 .print_freq = 10},
+    .training = {TRAINING_DEFAULTS, .epochs = 90, .batch = 256, .lr = 0.1, .weight_decay = 1e-4,
+                 .lr_schedule = SHARD_SCHEDULE_STEP},
 };
 
 const command_line options_line = {
@@ -152,6 +145,8 @@ static shard_status check_model(const options *parsed)
     if (parsed->training.batch % parsed->accumulate != 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "--accumulate %" PRId64 ": a batch of %" PRId64 " is not that many equal parts",
                            parsed->accumulate, parsed->training.batch);
+    if (parsed->shift > 0 && parsed->crop_scale != OPTIONS_CROP_SCALE)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--shift takes the place of crops: leave --crop-scale out, or --shift");
     if (parsed->training.resume && parsed->pretrained)
         return shard_error(SHARD_ERROR_ARGUMENT, "either --resume or --pretrained, not both");
     if (parsed->pretrained_skip && !parsed->pretrained)

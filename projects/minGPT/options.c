@@ -9,6 +9,7 @@
 #define AT(field) .offset = offsetof(options, field)
 
 #define GPT_MINI 4 /* in gpt_types */
+#define BETA2 0.95
 
 static const command_choice tokenizers[] = {{"auto", OPTIONS_AUTO}, {"char", OPTIONS_CHAR}, {"bpe", OPTIONS_BPE}, {NULL, 0}};
 static const command_choice answers[] = {{"auto", OPTIONS_AUTO}, {"yes", true}, {"no", false}, {NULL, 0}};
@@ -59,7 +60,7 @@ static const command_option table[] = {
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "blocks"),
     TRAINING_NON_FINITE_ROW(options, training),
-    {COMMAND_NUMBER, "beta2", "of Adam and AdamW", "X", AT(training.beta2), .least = 1e-9, .most = 0.999999999},
+    {COMMAND_NUMBER, "beta2", "of Adam, AdamW and LAMB", "X", AT(training.beta2), .least = 1e-9, .most = 0.999999999},
     {COMMAND_WHOLE, "accumulate", "a step's batch goes through the model in N parts, for less memory", "N", AT(accumulate),
      .least = 1, .most = 1e9},
 
@@ -87,19 +88,8 @@ static const options defaults = {
     .embd_pdrop = OPTIONS_AUTO,
     .resid_pdrop = OPTIONS_AUTO,
     .accumulate = 1,
-    .training = {.bucket_mib = TRAINING_BUCKET_MIB,
-                 .epochs = 1,
-                 .batch = 64,
-                 .optimizer = TRAINING_ADAMW,
-                 .clip_grad = 1,
-                 .lr = 0.0005,
-                 .momentum = 0.9,
-                 .beta2 = 0.95,
-                 .weight_decay = 0.1,
-                 .lr_schedule = SHARD_SCHEDULE_COSINE,
-                 .lr_step_size = 30,
-                 .val_interval = 1,
-                 .print_freq = 10},
+    .training = {TRAINING_DEFAULTS, .epochs = 1, .batch = 64, .optimizer = TRAINING_ADAMW, .clip_grad = 1, .lr = 0.0005,
+                 .beta2 = BETA2, .weight_decay = 0.1, .lr_schedule = SHARD_SCHEDULE_COSINE},
     .parallel = HEAD_DEFAULTS,
     .max_new_tokens = 200,
     .num_samples = 1,
@@ -203,6 +193,8 @@ static shard_status check_training(const options *parsed)
         return shard_error(SHARD_ERROR_ARGUMENT, "give a TEXT, a file or a folder; see --help");
     if (training->evaluate && !training->resume && !parsed->init_from)
         return shard_error(SHARD_ERROR_ARGUMENT, "--evaluate needs a model: give --resume its FILE, or --init-from its DIR");
+    if (training->beta2 != BETA2 && (training->optimizer == TRAINING_SGD || training->optimizer == TRAINING_LARS))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--beta2 needs --optimizer adam, adamw or lamb; leave it out");
     if (training->batch % parsed->accumulate)
         return shard_error(SHARD_ERROR_ARGUMENT, "--accumulate %" PRId64 " does not divide a --batch-size of %" PRId64,
                            parsed->accumulate, training->batch);
