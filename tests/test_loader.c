@@ -52,7 +52,7 @@ static loader_options usual(void)
 {
     return (loader_options){
         .device = shard_device_open("cpu"),
-        .folder = folder,
+        .source = image_source_of_folder(folder),
         .batch = 6,
         .seed = 11,
         .training = true,
@@ -418,7 +418,7 @@ END_TEST
 START_TEST(test_made_up)
 {
     loader_options options = usual();
-    options.folder = NULL;
+    options.source = (image_source){0};
     options.made_up = (synthetic){.samples = 40, .num_classes = 3};
     options.batch = 9;
     options.training = false;
@@ -467,7 +467,7 @@ START_TEST(test_refuses_options)
     wrong[3].rank = 1;
     wrong[4].augment.crop_scale = 0;
     wrong[5].augment.shift = 0.5;
-    wrong[6].folder = NULL; /* and no classes */
+    wrong[6].source = (image_source){0}; /* and no classes */
     for (int i = 0; i < 7; i++) {
         ck_assert_ptr_null(loader_open(&wrong[i]));
         check_error(SHARD_ERROR_ARGUMENT, "loader: *");

@@ -41,8 +41,7 @@ static shard_status open_loader(data *of, const options *wanted)
 {
     of->train = loader_open(&(loader_options){
         .device = shard_device_open(NULL),
-        .folder = of->folder,
-        .source = of->records ? record_set_source(of->records) : (image_source){0},
+        .source = of->records ? record_set_source(of->records) : image_source_of_folder(of->folder),
         .batch = wanted->training.batch,
         .seed = (uint64_t)wanted->training.seed,
         .training = true,

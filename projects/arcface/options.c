@@ -91,11 +91,6 @@ const command_line options_line = {
     .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
 };
 
-const char *options_network(const options *wanted)
-{
-    return command_choice_name(networks, wanted->network);
-}
-
 const char *options_arch(const options *wanted)
 {
     return archs[wanted->network];

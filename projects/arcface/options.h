@@ -6,7 +6,7 @@
 
 typedef struct options {
     const char *directory; /* DIR */
-    int network;           /* of network_names */
+    int network;           /* of iResNets, in the order of their depths */
     int64_t embedding_size, width, image_size;
     double dropout, shift;
     bool sync_bn, no_flip;
@@ -25,8 +25,7 @@ extern const command_line options_line;
 /* Reads --margin; ARGUMENT for options that do not fit together. `values`: options. */
 shard_status options_check(void *values);
 
-/* "r50", and shard_iresnet's "iresnet50"; static. */
-const char *options_network(const options *wanted);
+/* shard_iresnet's "iresnet50"; static. */
 const char *options_arch(const options *wanted);
 
 #endif

@@ -44,7 +44,7 @@ static loader *open_loader(const dataset *data, const options *wanted, const sha
 {
     return loader_open(&(loader_options){
         .device = shard_device_open(NULL),
-        .folder = training ? data->train_folder : data->val_folder,
+        .source = image_source_of_folder(training ? data->train_folder : data->val_folder),
         .made_up = {.samples = training ? data->train_images : data->val_images,
                     .first = training ? 0 : data->train_images,
                     .num_classes = data->num_classes},

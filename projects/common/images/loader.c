@@ -376,12 +376,9 @@ static shard_status start_workers(loader *loading)
     return SHARD_OK;
 }
 
-loader *loader_open(const loader_options *given)
+loader *loader_open(const loader_options *options)
 {
-    loader_options all = *given, *options = &all;
-    if (all.folder)
-        all.source = image_source_of_folder(all.folder);
-    int64_t samples = all.source.read ? all.source.images : all.made_up.samples;
+    int64_t samples = options->source.read ? options->source.images : options->made_up.samples;
     if (check_options(options, samples) != SHARD_OK)
         return NULL;
     loader *loading = calloc(1, sizeof *loading);

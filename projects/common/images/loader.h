@@ -17,8 +17,7 @@
 
 typedef struct loader_options {
     shard_device *device;       /* the device of the batches: they are made in memory that it copies from directly */
-    const image_folder *folder; /* the images; borrowed. If NULL, */
-    image_source source;        /* these, or, if there are none, synthetic ones: */
+    image_source source;        /* the images; borrowed. If there are none, synthetic ones: */
     synthetic made_up;
     int64_t batch; /* of the whole job */
     uint64_t seed;

@@ -17,5 +17,7 @@ static shard_status folder_read(const void *of, int64_t number, image_file *file
 
 image_source image_source_of_folder(const image_folder *folder)
 {
+    if (!folder)
+        return (image_source){0};
     return (image_source){.of = folder, .images = image_folder_images(folder), .label = folder_label, .read = folder_read};
 }

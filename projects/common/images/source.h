@@ -14,7 +14,7 @@ typedef struct image_source {
     shard_status (*read)(const void *of, int64_t number, image_file *file);
 } image_source;
 
-/* A folder's images, with their classes as labels. */
+/* A folder's images, with their classes as labels; borrowed. None of NULL. */
 image_source image_source_of_folder(const image_folder *folder);
 
 #endif
