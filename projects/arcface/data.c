@@ -1,5 +1,6 @@
 #include "data.h"
 
+#include "files.h"
 #include "identical.h"
 #include "random.h"
 
@@ -13,14 +14,6 @@
 
 /* ---- the training set ---- */
 
-static bool make_path(const options *wanted, const char *name, const char *end, char path[PATH_MAX])
-{
-    if (snprintf(path, PATH_MAX, "%s/%s%s", wanted->directory, name, end) < PATH_MAX)
-        return true;
-    shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", wanted->directory, PATH_MAX - 1);
-    return false;
-}
-
 static shard_status open_training_set(data *of, const options *wanted)
 {
     char path[PATH_MAX];
@@ -28,7 +21,7 @@ static shard_status open_training_set(data *of, const options *wanted)
         of->records = record_set_open(wanted->directory);
         of->images = of->records ? record_set_images(of->records) : 0;
         of->identities = of->records ? record_set_identities(of->records) : 0;
-    } else if (make_path(wanted, "train", "", path)) {
+    } else if (files_join(path, "DIR", wanted->directory, "train") == SHARD_OK) {
         of->folder = image_folder_open(path, NULL);
         of->images = of->folder ? image_folder_images(of->folder) : 0;
         of->identities = of->folder ? image_folder_classes(of->folder) : 0;
@@ -60,13 +53,14 @@ static shard_status open_loader(data *of, const options *wanted)
 
 static shard_status add_pairs(data *of, const options *wanted, const char *name, size_t length)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], file[sizeof of->sets[0].name + sizeof ".bin"];
     validation_set *set = &of->sets[of->count];
     if (of->count == DATA_MOST_SETS || length == 0 || length >= sizeof set->name)
         return shard_error(SHARD_ERROR_ARGUMENT, "--val-targets: at most %d names of 1 to %zu bytes, with commas between them",
                            DATA_MOST_SETS - 1, sizeof set->name - 1);
     snprintf(set->name, sizeof set->name, "%.*s", (int)length, name);
-    if (make_path(wanted, set->name, ".bin", path) && (set->pairs = pair_set_open(path)))
+    snprintf(file, sizeof file, "%s.bin", set->name);
+    if (files_join(path, "DIR", wanted->directory, file) == SHARD_OK && (set->pairs = pair_set_open(path)))
         of->count++;
     return shard_last_status();
 }
@@ -86,7 +80,7 @@ static shard_status check_identities(const image_folder *folder, const char *pat
 static shard_status open_validation_sets(data *of, const options *wanted)
 {
     char path[PATH_MAX];
-    if (!make_path(wanted, "val", "", path))
+    if (files_join(path, "DIR", wanted->directory, "val") != SHARD_OK)
         return shard_last_status();
     if (access(path, F_OK) == 0) {
         snprintf(of->sets[0].name, sizeof of->sets[0].name, "val");

@@ -1,5 +1,7 @@
 #include "records.h"
 
+#include "files.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -290,14 +292,6 @@ static shard_status open_file(record_set *set)
     return SHARD_OK;
 }
 
-static bool make_path(const char *directory, const char *name, char path[PATH_MAX])
-{
-    if (snprintf(path, PATH_MAX, "%s/%s", directory, name) < PATH_MAX)
-        return true;
-    shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", directory, PATH_MAX - 1);
-    return false;
-}
-
 record_set *record_set_open(const char *directory)
 {
     record_set *set = calloc(1, sizeof *set);
@@ -307,9 +301,9 @@ record_set *record_set_open(const char *directory)
         return NULL;
     }
     set->descriptor = -1;
-    bool opened = make_path(directory, "train.rec", set->path) && make_path(directory, "train.idx", index) &&
-                  open_file(set) == SHARD_OK && read_index(set, index) == SHARD_OK && choose_images(set) == SHARD_OK &&
-                  read_all_labels(set) == SHARD_OK;
+    bool opened = files_join(set->path, "DIR", directory, "train.rec") == SHARD_OK &&
+                  files_join(index, "DIR", directory, "train.idx") == SHARD_OK && open_file(set) == SHARD_OK &&
+                  read_index(set, index) == SHARD_OK && choose_images(set) == SHARD_OK && read_all_labels(set) == SHARD_OK;
     if (opened)
         return set;
     record_set_close(set);

@@ -64,6 +64,13 @@ bool files_make_folder(const char *path)
     return make_one(path);
 }
 
+shard_status files_join(char *path, const char *what, const char *folder, const char *name)
+{
+    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", what, PATH_MAX - 1);
+}
+
 /* Closes the file. */
 static bool write_and_sync(FILE *file, void (*write)(const void *of, FILE *to), const void *of)
 {

@@ -11,6 +11,9 @@
  * them. False with errno set. */
 bool files_make_folder(const char *path);
 
+/* Writes the path of a file in a folder to path [PATH_MAX]. IO for one that is too long; `what`: of the error, "--output". */
+shard_status files_join(char *path, const char *what, const char *folder, const char *name);
+
 /* Makes a file of the bytes that `write` writes: path is the old file or the whole new one, also after a power failure. Errors:
  * IO. */
 shard_status files_save(const char *path, void (*write)(const void *of, FILE *to), const void *of);

@@ -101,12 +101,12 @@ static shard_status check_empty(const training_options *wanted)
     static const char *const names[] = {"checkpoint.safetensors", "best.safetensors"};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof names / sizeof *names && !wanted->resume && !wanted->overwrite; i++)
-        if (snprintf(path, sizeof path, "%s/%s", wanted->output, names[i]) < (int)sizeof path && access(path, F_OK) == 0)
+        if (files_join(path, "--output", wanted->output, names[i]) == SHARD_OK && access(path, F_OK) == 0)
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
                 "--output %s has a %s: go on with --resume auto, take another folder, or begin anew with --overwrite",
                 wanted->output, names[i]);
-    return SHARD_OK;
+    return shard_last_status();
 }
 
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at)
@@ -164,8 +164,8 @@ static shard_status save_as(training_checkpoint *of, const shard_tensors *tensor
                             const char *name)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", of->options->output, name) >= (int)sizeof path)
-        return shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
+    if (files_join(path, "--output", of->options->output, name) != SHARD_OK)
+        return shard_last_status();
     if (of->options->save_async)
         return add_save(&of->saves, shard_save_async(tensors, path, metadata));
     return shard_save(tensors, path, metadata);

@@ -1,4 +1,6 @@
 /* --resume: which checkpoint, whether it is one of this run, and its position. */
+#include "ends_with.h"
+#include "files.h"
 #include "training_checkpoint.h"
 #include "training_optimizers.h"
 #include "training_run.h"
@@ -115,12 +117,6 @@ static shard_status read_position(const training_checkpoint *of, const shard_met
 }
 
 /* ---- resuming ---- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
 
 static bool is_of_scaler(const char *name)
 {
@@ -260,7 +256,8 @@ static shard_status resume_auto(const training_checkpoint *of, const shard_tenso
     shard_status status = resume_step(of, tensors, at, resumed, shown, &damaged);
     if (status != SHARD_OK || *resumed)
         return status;
-    if (snprintf(path, sizeof path, "%s/checkpoint.safetensors", output) < (int)sizeof path)
+    status = files_join(path, "--output", output, "checkpoint.safetensors");
+    if (status == SHARD_OK)
         status = is_there(path, &there);
     if (status == SHARD_OK && there) {
         status = resume_file(of, tensors, path, at, shown);

@@ -1,6 +1,8 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
+#include "files.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -10,11 +12,7 @@
 static xmc_data *open_set(const options *wanted, const char *name)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", wanted->directory, name) >= (int)sizeof path) {
-        shard_error(SHARD_ERROR_IO, "DIR: a path of more than %d bytes", PATH_MAX - 1);
-        return NULL;
-    }
-    return xmc_open(path);
+    return files_join(path, "DIR", wanted->directory, name) == SHARD_OK ? xmc_open(path) : NULL;
 }
 
 static shard_status open_data(trainer *run)

@@ -1,5 +1,6 @@
 #include "dataset.h"
 
+#include "files.h"
 #include "identical.h"
 
 #include <inttypes.h>
@@ -13,11 +14,7 @@
 static image_folder *open_folder(const char *directory, const char *split, const image_folder *classes)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", directory, split) >= (int)sizeof path) {
-        shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", directory, PATH_MAX - 1);
-        return NULL;
-    }
-    return image_folder_open(path, classes);
+    return files_join(path, "DIR", directory, split) == SHARD_OK ? image_folder_open(path, classes) : NULL;
 }
 
 static shard_status open_folders(dataset *data, const options *wanted, bool validate)

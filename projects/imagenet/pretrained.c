@@ -6,6 +6,8 @@
  */
 #include "trainer.h"
 
+#include "ends_with.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,12 +43,6 @@ static void note_name(names *list, const char *name)
     else if (list->count == NAMED)
         snprintf(list->text + used, NAMES_BYTES - used, ", ...");
     list->count++;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-    return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
 static bool begins_with(const char *text, const char *begin)

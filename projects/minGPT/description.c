@@ -1,17 +1,10 @@
 #include "description.h"
 
+#include "files.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
-
-/* The path of a file in the folder; false with the error set. */
-static bool make_path(char *path, const char *folder, const char *name)
-{
-    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX)
-        return true;
-    shard_error(SHARD_ERROR_IO, "--output: a path of more than %d bytes", PATH_MAX - 1);
-    return false;
-}
 
 /* The name of a model's file in the folder; NULL: there is none. Checkpoints of --keep are compared by their settings. */
 static const char *find_model(const char *folder)
@@ -19,7 +12,7 @@ static const char *find_model(const char *folder)
     static const char *const names[] = {"model.safetensors", "best.safetensors", "checkpoint.safetensors"};
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (make_path(path, folder, names[i]) && access(path, F_OK) == 0)
+        if (files_join(path, "--output", folder, names[i]) == SHARD_OK && access(path, F_OK) == 0)
             return names[i];
     return NULL;
 }
@@ -39,7 +32,7 @@ static shard_status check_folder(const gpt_config *config, const tokenizer *toke
     const char *model = find_model(folder);
     char path[PATH_MAX];
     gpt_config old;
-    if (!model || !make_path(path, folder, "config.json"))
+    if (!model || files_join(path, "--output", folder, "config.json") != SHARD_OK)
         return shard_last_status();
     tokenizer *known = config_read(&old, path) == SHARD_OK ? tokenizer_open(folder) : NULL;
     if (!known)
@@ -55,7 +48,7 @@ static shard_status check_folder(const gpt_config *config, const tokenizer *toke
 shard_status description_save(const gpt_config *config, const tokenizer *tokens, const char *folder)
 {
     char path[PATH_MAX];
-    if (check_folder(config, tokens, folder) != SHARD_OK || !make_path(path, folder, "config.json"))
+    if (check_folder(config, tokens, folder) != SHARD_OK || files_join(path, "--output", folder, "config.json") != SHARD_OK)
         return shard_last_status();
     shard_status status = config_write(config, path, tokens->end_of_text);
     return status == SHARD_OK ? tokenizer_save(tokens, folder) : status;

@@ -5,6 +5,8 @@
  */
 #include "gpt.h"
 
+#include "ends_with.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -194,12 +196,6 @@ shard_status gpt_import(shard_module *gpt, const shard_tensors *list)
 }
 
 /* ---- files ---- */
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), of_end = strlen(end);
-    return length >= of_end && strcmp(name + length - of_end, end) == 0;
-}
 
 /* The tensors of a file, without memory, and what is compared of them. */
 typedef struct comparison {

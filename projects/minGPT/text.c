@@ -1,5 +1,6 @@
 #include "text.h"
 
+#include "files.h"
 #include "utf8.h"
 
 #include <errno.h>
@@ -110,9 +111,8 @@ static shard_status find_files(text_sets *sets, const char *folder)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bool there = true;
         for (int set = 0; set < TEXT_SETS; set++) {
-            int length = snprintf(sets->path[set], sizeof sets->path[set], "%s/%s", folder, names[i][set]);
-            if (length >= (int)sizeof sets->path[set])
-                return shard_error(SHARD_ERROR_IO, "TEXT: a path of more than %d bytes", PATH_MAX - 1);
+            if (files_join(sets->path[set], "TEXT", folder, names[i][set]) != SHARD_OK)
+                return shard_last_status();
             there = there && access(sets->path[set], F_OK) == 0;
         }
         if (there)

@@ -181,18 +181,17 @@ static shard_status read_merges(reading *state, const char *path)
     return status;
 }
 
-static bool make_path(char *path, const char *folder, const char *name)
+/* The paths of both files. */
+static bool join(char *vocabulary, char *merges, const char *folder)
 {
-    if (snprintf(path, PATH_MAX, "%s/%s", folder, name) < PATH_MAX)
-        return true;
-    shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", name, PATH_MAX - 1);
-    return false;
+    return files_join(vocabulary, "vocab.json", folder, "vocab.json") == SHARD_OK &&
+           files_join(merges, "merges.txt", folder, "merges.txt") == SHARD_OK;
 }
 
 tokenizer *tokenizer_open(const char *folder)
 {
     char vocabulary[PATH_MAX], merges[PATH_MAX];
-    if (!make_path(vocabulary, folder, "vocab.json") || !make_path(merges, folder, "merges.txt"))
+    if (!join(vocabulary, merges, folder))
         return NULL;
     tokenizer *order = tokenizer_make(true);
     reading state = {.made = tokenizer_make(false), .order = order};
@@ -269,7 +268,7 @@ shard_status tokenizer_save(const tokenizer *of, const char *folder)
 {
     char vocabulary[PATH_MAX], merges[PATH_MAX];
     writing from = {.of = of};
-    if (!make_path(vocabulary, folder, "vocab.json") || !make_path(merges, folder, "merges.txt"))
+    if (!join(vocabulary, merges, folder))
         return shard_last_status();
     tokenizer *order = tokenizer_make(true);
     if (!order)

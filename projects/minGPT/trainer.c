@@ -1,6 +1,7 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
+#include "files.h"
 #include "identical.h"
 #include "description.h"
 #include "hash.h"
@@ -137,8 +138,8 @@ static shard_status load_network(trainer *run)
     double having[2]; /* ranks that see the file: all take the same one */
     int64_t step;
     for (int i = 0; i < 2; i++) {
-        if (snprintf(path[i], sizeof path[i], "%s/%s", folder, names[i]) >= (int)sizeof path[i])
-            return shard_error(SHARD_ERROR_IO, "--init-from: a path of more than %d bytes", PATH_MAX - 1);
+        if (files_join(path[i], "--init-from", folder, names[i]) != SHARD_OK)
+            return shard_last_status();
         having[i] = access(path[i], F_OK) == 0;
     }
     if (training_sum(having, 2) != SHARD_OK)

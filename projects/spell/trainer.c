@@ -1,6 +1,8 @@
 /* Makes and destroys the objects of a run. */
 #include "trainer.h"
 
+#include "files.h"
+
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -8,20 +10,13 @@
 
 /* ---- data ---- */
 
-static shard_status write_path(const options *wanted, const char *name, char *path)
-{
-    if (snprintf(path, PATH_MAX, "%s/%s", wanted->directory, name) < PATH_MAX)
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_IO, "DIR: a path of more than %d bytes", PATH_MAX - 1);
-}
-
 static shard_status open_data(trainer *run)
 {
     const options *wanted = run->options;
     char path[PATH_MAX];
-    if (write_path(wanted, "words.txt", path) == SHARD_OK)
+    if (files_join(path, "DIR", wanted->directory, "words.txt") == SHARD_OK)
         run->dictionary = words_open(path);
-    if (run->dictionary && !wanted->correct && write_path(wanted, "test.txt", path) == SHARD_OK &&
+    if (run->dictionary && !wanted->correct && files_join(path, "DIR", wanted->directory, "test.txt") == SHARD_OK &&
         (access(path, F_OK) == 0 || wanted->training.evaluate))
         run->test = words_open_typed(path, run->dictionary);
     if (shard_last_status() == SHARD_OK)
