@@ -1,5 +1,6 @@
 #include "records.h"
 
+#include "array.h"
 #include "files.h"
 
 #include <errno.h>
@@ -157,14 +158,9 @@ static shard_status read_labels(const record_set *set, int64_t position, int64_t
 
 static shard_status add_record(record_set *set, record added)
 {
-    if (set->images == set->capacity) {
-        int64_t grown = set->capacity + set->capacity / 2 + 1024;
-        record *larger = reallocarray(set->records, (size_t)grown, sizeof *larger);
-        if (!larger)
-            return shard_error(SHARD_ERROR_MEMORY, "%s: no memory for %" PRId64 " records", set->path, grown);
-        set->records = larger;
-        set->capacity = grown;
-    }
+    shard_status status = array_grow(&set->records, &set->capacity, set->images + 1, sizeof added);
+    if (status != SHARD_OK)
+        return status;
     set->records[set->images++] = added;
     return SHARD_OK;
 }

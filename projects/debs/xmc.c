@@ -1,5 +1,6 @@
 #include "xmc.h"
 
+#include "array.h"
 #include "identical.h"
 #include "hash.h"
 
@@ -32,20 +33,6 @@ static shard_status refuse_word(const reader *from, const char *expected)
     char shown[4 * WORD_BYTES];
     return shard_error(SHARD_ERROR_FORMAT, "%s: line %" PRId64 ": \"%s\" is not %s", from->path, from->line,
                        shard_printable(shown, sizeof shown, from->word), expected);
-}
-
-/* Makes room for one more element. */
-static shard_status grow(const reader *from, void *array, int64_t count, int64_t *room, size_t bytes)
-{
-    if (count < *room)
-        return SHARD_OK;
-    int64_t wanted = *room ? 2 * *room : 1024;
-    void *moved = realloc(*(void **)array, (size_t)wanted * bytes);
-    if (!moved)
-        return shard_error(SHARD_ERROR_MEMORY, "%s: no memory for %" PRId64 " numbers", from->path, wanted);
-    *(void **)array = moved;
-    *room = wanted;
-    return SHARD_OK;
 }
 
 /* ---- words ---- */
@@ -139,7 +126,7 @@ static shard_status read_labels(reader *from, int64_t *count)
             return refuse(from, "labels come first, and a point without labels begins with a space");
         status = read_whole(from, "a label", data->labels, &label);
         if (status == SHARD_OK)
-            status = grow(from, &data->label, *count, &from->label_room, sizeof *data->label);
+            status = array_grow(&data->label, &from->label_room, *count + 1, sizeof *data->label);
         if (status != SHARD_OK)
             return status;
         data->label[(*count)++] = (int32_t)label;
@@ -178,7 +165,7 @@ static shard_status read_features(reader *from, int64_t *count)
         if (status == SHARD_OK)
             status = read_value(from, &value);
         if (status == SHARD_OK)
-            status = grow(from, &data->feature, *count, &from->feature_room, sizeof *data->feature);
+            status = array_grow(&data->feature, &from->feature_room, *count + 1, sizeof *data->feature);
         if (status != SHARD_OK)
             return status;
         ascending &= *count == begin || data->feature[*count - 1].number < number;
@@ -198,9 +185,9 @@ static shard_status begin_point(reader *from, int64_t point, int64_t labels, int
 {
     xmc_data *data = from->data;
     int64_t room = from->point_room;
-    shard_status status = grow(from, &data->label_begin, point, &room, sizeof(int64_t));
+    shard_status status = array_grow(&data->label_begin, &room, point + 1, sizeof(int64_t));
     if (status == SHARD_OK)
-        status = grow(from, &data->feature_begin, point, &from->point_room, sizeof(int64_t));
+        status = array_grow(&data->feature_begin, &from->point_room, point + 1, sizeof(int64_t));
     if (status != SHARD_OK)
         return status;
     data->label_begin[point] = labels;

@@ -1,29 +1,12 @@
 #include "containers.h"
 
+#include "array.h"
 #include "hash.h"
 #include "random.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-bool array_grow(void **array, int64_t *room, int64_t wanted, size_t size)
-{
-    if (wanted <= *room)
-        return true;
-    int64_t larger = *room < 16 ? 16 : *room;
-    while (larger < wanted && larger <= INT64_MAX / 4)
-        larger *= 2;
-    size_t bytes;
-    void *moved = larger < wanted || __builtin_mul_overflow((size_t)larger, size, &bytes) ? NULL : realloc(*array, bytes);
-    if (!moved) {
-        shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " elements of %zu bytes", wanted, size);
-        return false;
-    }
-    *array = moved;
-    *room = larger;
-    return true;
-}
 
 /* ---- numbers by key: open addressing, at most half full ---- */
 
@@ -136,8 +119,8 @@ int64_t string_set_add(string_set *set, const char *bytes, int64_t size)
         return found;
     if (2 * (set->count + 1) > set->slots && !string_set_grow(set))
         return -1;
-    if (!array_grow((void **)&set->bytes, &set->bytes_room, used + size, 1) ||
-        !array_grow((void **)&set->begin, &set->begin_room, set->count + 2, sizeof *set->begin))
+    if (array_grow(&set->bytes, &set->bytes_room, used + size, 1) != SHARD_OK ||
+        array_grow(&set->begin, &set->begin_room, set->count + 2, sizeof *set->begin) != SHARD_OK)
         return -1;
     set->slot[string_slot(set, bytes, size)] = set->count;
     memcpy(set->bytes + used, bytes, (size_t)size);
@@ -163,7 +146,7 @@ static bool is_before(queue_entry a, queue_entry b)
 
 shard_status queue_push(queue *of, queue_entry entry)
 {
-    if (!array_grow((void **)&of->entry, &of->room, of->count + 1, sizeof *of->entry))
+    if (array_grow(&of->entry, &of->room, of->count + 1, sizeof *of->entry) != SHARD_OK)
         return shard_last_status();
     int64_t at = of->count++;
     for (; at > 0 && is_before(entry, of->entry[(at - 1) / 2]); at = (at - 1) / 2)

@@ -4,10 +4,6 @@
 
 #include <shard/base.h>
 
-/* Grows an array to at least `wanted` elements of `size` bytes; *room, its capacity, doubles. False with the error set (MEMORY).
- */
-bool array_grow(void **array, int64_t *room, int64_t wanted, size_t size);
-
 /* ---- numbers by key ---- */
 
 typedef struct number_map {

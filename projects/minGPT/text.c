@@ -1,5 +1,6 @@
 #include "text.h"
 
+#include "array.h"
 #include "files.h"
 #include "utf8.h"
 
@@ -20,7 +21,7 @@ static char *read_all(FILE *file, const char *path, int64_t *bytes)
     int64_t room = 0;
     *bytes = 0;
     for (size_t read = 1; read > 0; *bytes += (int64_t)read) {
-        if (!array_grow((void **)&text, &room, *bytes + 65537, 1)) {
+        if (array_grow(&text, &room, *bytes + 65537, 1) != SHARD_OK) {
             free(text);
             return NULL;
         }

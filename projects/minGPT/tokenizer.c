@@ -1,5 +1,6 @@
 #include "tokenizer.h"
 
+#include "array.h"
 #include "hash.h"
 #include "utf8.h"
 #include "words.h"
@@ -46,9 +47,9 @@ shard_status tokenizer_add_merge(tokenizer *of, int32_t left, int32_t right)
     memcpy(joined + sizes[0], bytes[1], (size_t)sizes[1]);
     int64_t token = string_set_add(&of->vocabulary, joined, sizes[0] + sizes[1]);
     free(joined);
-    if (token < 0 || !array_grow((void **)&of->pair[0], &of->room[0], of->merges + 1, sizeof(int32_t)) ||
-        !array_grow((void **)&of->pair[1], &of->room[1], of->merges + 1, sizeof(int32_t)) ||
-        !array_grow((void **)&of->merged, &of->room[2], of->merges + 1, sizeof(int32_t)))
+    if (token < 0 || array_grow(&of->pair[0], &of->room[0], of->merges + 1, sizeof(int32_t)) != SHARD_OK ||
+        array_grow(&of->pair[1], &of->room[1], of->merges + 1, sizeof(int32_t)) != SHARD_OK ||
+        array_grow(&of->merged, &of->room[2], of->merges + 1, sizeof(int32_t)) != SHARD_OK)
         return shard_last_status();
     of->pair[0][of->merges] = left;
     of->pair[1][of->merges] = right;
@@ -141,9 +142,9 @@ static bool offer(merging *word, int64_t at)
 
 static bool begin_word(merging *word, const char *bytes, int64_t size)
 {
-    if (!array_grow((void **)&word->token, &word->room[0], size, sizeof *word->token) ||
-        !array_grow((void **)&word->next, &word->room[1], size, sizeof *word->next) ||
-        !array_grow((void **)&word->before, &word->room[2], size, sizeof *word->before))
+    if (array_grow(&word->token, &word->room[0], size, sizeof *word->token) != SHARD_OK ||
+        array_grow(&word->next, &word->room[1], size, sizeof *word->next) != SHARD_OK ||
+        array_grow(&word->before, &word->room[2], size, sizeof *word->before) != SHARD_OK)
         return false;
     for (int64_t i = 0; i < size; i++) {
         word->token[i] = word->of->of_byte[(unsigned char)bytes[i]];

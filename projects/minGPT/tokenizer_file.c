@@ -2,6 +2,7 @@
  * U+0100, U+0101 and so on. */
 #include "tokenizer.h"
 
+#include "array.h"
 #include "files.h"
 #include "json_file.h"
 #include "text.h"
@@ -78,8 +79,8 @@ static shard_status read_entries(reading *state, json_t *object, const char *pat
         if (token < 0 || token > INT32_MAX)
             return shard_error(SHARD_ERROR_FORMAT, "%s: the token \"%.64s\" has the number %s, not an integer from 0 to %d", path,
                                name, json_value_text(value, text, sizeof text), INT32_MAX);
-        if (!array_grow((void **)&state->entries, &state->room, state->count + 1, sizeof *state->entries) ||
-            !array_grow((void **)&state->text, &state->text_room, state->used + size + 1, 1))
+        if (array_grow(&state->entries, &state->room, state->count + 1, sizeof *state->entries) != SHARD_OK ||
+            array_grow(&state->text, &state->text_room, state->used + size + 1, 1) != SHARD_OK)
             return shard_last_status();
         memcpy(state->text + state->used, name, (size_t)size);
         state->entries[state->count++] = (entry){token, state->used, size};

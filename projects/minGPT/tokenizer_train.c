@@ -5,6 +5,7 @@
  */
 #include "tokenizer.h"
 
+#include "array.h"
 #include "words.h"
 
 #include <inttypes.h>
@@ -43,7 +44,7 @@ static shard_status count_words(training *state, const char *text, int64_t bytes
     while (text < end) {
         const char *after = words_end(text, end);
         int64_t known = state->words.count, word = string_set_add(&state->words, text, after - text);
-        if (word < 0 || !array_grow((void **)&state->times, &state->times_room, word + 1, sizeof *state->times))
+        if (word < 0 || array_grow(&state->times, &state->times_room, word + 1, sizeof *state->times) != SHARD_OK)
             return shard_last_status();
         state->times[word] = word == known ? 1 : state->times[word] + 1;
         text = after;
@@ -71,7 +72,7 @@ static bool count_pair(training *state, int32_t left, int32_t right, int64_t wor
     int64_t number = number_map_find(&state->number, key);
     if (number < 0) {
         number = state->pairs;
-        if (!array_grow((void **)&state->pair, &state->pair_room, number + 1, sizeof *state->pair) ||
+        if (array_grow(&state->pair, &state->pair_room, number + 1, sizeof *state->pair) != SHARD_OK ||
             number_map_set(&state->number, key, number) != SHARD_OK)
             return false;
         state->pair[state->pairs++] = (pair_state){.key = key};
@@ -81,14 +82,14 @@ static bool count_pair(training *state, int32_t left, int32_t right, int64_t wor
     if (change < 0)
         return true;
     if (!pair->raised) {
-        if (!array_grow((void **)&state->raised, &state->raised_room, state->raises + 1, sizeof *state->raised))
+        if (array_grow(&state->raised, &state->raised_room, state->raises + 1, sizeof *state->raised) != SHARD_OK)
             return false;
         state->raised[state->raises++] = number;
         pair->raised = true;
     }
     if (pair->words && pair->word[pair->words - 1] == word)
         return true;
-    if (!array_grow((void **)&pair->word, &pair->room, pair->words + 1, sizeof *pair->word))
+    if (array_grow(&pair->word, &pair->room, pair->words + 1, sizeof *pair->word) != SHARD_OK)
         return false;
     pair->word[pair->words++] = (int32_t)word;
     return true;

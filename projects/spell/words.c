@@ -1,6 +1,7 @@
 /* Reads the dictionary and the test, strictly: a file that is malformed is refused with its line. */
 #include "words.h"
 
+#include "array.h"
 #include "identical.h"
 #include "hash.h"
 #include "random.h"
@@ -62,33 +63,17 @@ static shard_status read_line(reader *from, const char **second)
     return SHARD_OK;
 }
 
-/* Makes room for `more` elements after `count`. */
-static shard_status grow(const reader *from, void *array, int64_t count, int64_t more, int64_t room, size_t bytes)
-{
-    if (count + more <= room)
-        return SHARD_OK;
-    void *moved = realloc(*(void **)array, (size_t)(2 * room + more) * bytes);
-    if (!moved)
-        return shard_error(SHARD_ERROR_MEMORY, "%s: no memory for %" PRId64 " words", from->path, 2 * room + more);
-    *(void **)array = moved;
-    return SHARD_OK;
-}
-
 /* Adds the line's first word and a number to the arrays. */
 static shard_status add_row(reader *from, char **text, int64_t **begin, int64_t **numbers, int64_t number)
 {
-    int64_t length = (int64_t)strlen(from->text) + 1;
-    shard_status status = grow(from, text, from->bytes, length, from->byte_room, 1);
-    if (status == SHARD_OK && from->bytes + length > from->byte_room)
-        from->byte_room = 2 * from->byte_room + length;
+    int64_t length = (int64_t)strlen(from->text) + 1, room = from->row_room; /* of both arrays */
+    shard_status status = array_grow(text, &from->byte_room, from->bytes + length, 1);
     if (status == SHARD_OK)
-        status = grow(from, begin, from->rows, 1, from->row_room, sizeof **begin);
+        status = array_grow(begin, &room, from->rows + 1, sizeof **begin);
     if (status == SHARD_OK)
-        status = grow(from, numbers, from->rows, 1, from->row_room, sizeof **numbers);
+        status = array_grow(numbers, &from->row_room, from->rows + 1, sizeof **numbers);
     if (status != SHARD_OK)
         return status;
-    if (from->rows + 1 > from->row_room)
-        from->row_room = 2 * from->row_room + 1;
     memcpy(*text + from->bytes, from->text, (size_t)length);
     (*begin)[from->rows] = from->bytes;
     (*numbers)[from->rows++] = number;
