@@ -11,7 +11,8 @@ shard_status array_grow(void *array, int64_t *room, int64_t wanted, size_t size)
     while (larger < wanted && larger <= INT64_MAX / 4)
         larger *= 2;
     size_t bytes;
-    void *moved = larger < wanted || __builtin_mul_overflow((size_t)larger, size, &bytes) ? NULL : realloc(*(void **)array, bytes);
+    void *moved =
+        larger < wanted || __builtin_mul_overflow((size_t)larger, size, &bytes) ? NULL : realloc(*(void **)array, bytes);
     if (!moved)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for %" PRId64 " elements of %zu bytes", wanted, size);
     *(void **)array = moved;
