@@ -9,7 +9,7 @@
  *     rows        a deferred dweight is passed in runs of rows (shard_take_gradient_rows), and need never exist as a whole
  *
  * Values and gradients are those of the two functions, whose comments describe operands, options, placements and errors. Ranks
- * that split the classes call the forward together; the backward and the rows communicate nothing. docs/losses.md has a program.
+ * that split the classes call the forward together; the backward and the rows communicate nothing. docs/classifier.md has a program.
  */
 #ifndef SHARD_HEAD_H
 #define SHARD_HEAD_H

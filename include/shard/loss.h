@@ -1,6 +1,6 @@
 /*
  * shard/loss.h: losses, and what belongs to them: the best classes, the label's rank, precision at k, margins. Logits may be split
- * along the classes. docs/losses.md describes them with an example of each.
+ * along the classes. docs/losses.md, docs/classifier.md and docs/margins.md describe them with an example of each.
  *
  * The comment at the head of op.h holds for these functions too: NULL operands, errors, devices, placement rules.
  */
@@ -76,7 +76,7 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
 #define shard_parallel_cross_entropy shard_cross_entropy
 
 /* shard_cross_entropy(shard_linear(x, weight, bias), target, ...), from which it differs by rounding, without the logits: they
- * exist for a tile of classes at a time. docs/losses.md ("A classifier without logits") says how it computes and what it costs.
+ * exist for a tile of classes at a time. docs/classifier.md says how it computes and what it costs.
  *
  * x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes] or NULL, split as the
  * weight. All have one dtype, or x has 16 bits (as under SHARD_AUTOCAST) and weight and bias are float32. The loss is float64 of
@@ -277,7 +277,7 @@ struct shard_margin_logits_options {
  * normalized rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at
  * an angle of less than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of
  * ArcFace's margin for 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if
- * classes are split (not checked). Carries. docs/losses.md has a whole ArcFace and AdaFace head. */
+ * classes are split (not checked). Carries. docs/margins.md has a whole ArcFace and AdaFace head. */
 #define shard_margin_logits(cosines, ...)                                                                                        \
     SHARD_GIVEN(                                                                                                                 \
         shard_margin_logits_with(cosines, SHARD_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__)))
