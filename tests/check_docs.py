@@ -7,7 +7,8 @@
                 a line "..." stands for any lines
     ```text     diagrams
 
-Every name that begins with shard_ or SHARD_ has to be in the sources, and every relative link has to lead somewhere.
+In these, in README.md, CONTRIBUTING.md and the README.md of each project every name that begins with shard_ or SHARD_ has to be in
+the sources. In these and in the README.md of examples/ and tests/ every relative link has to lead to a file, and to a title of it.
 
 Usage: check_docs.py SOURCE_ROOT BUILD_ROOT CC [ARGUMENT...]
 """
@@ -21,7 +22,8 @@ import tempfile
 
 FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"\b(?:shard|SHARD)_\w*[A-Za-z0-9]\b(?!\*)")
-LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+TITLE = re.compile(r"^#+ (.*)$", re.MULTILINE)
 SECONDS = 60 * int(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 
 
@@ -101,19 +103,32 @@ def check_names(text, known):
     return (f"the name {name} is not in the sources" for name in sorted(set(NAME.findall(text)) - known))
 
 
+def anchors(document):
+    """Those that GitHub makes of a document's titles."""
+    text = FENCE.sub("", document.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in TITLE.findall(text)}
+
+
 def check_links(text, document):
-    for target, _ in LINK.findall(FENCE.sub("", text)):
-        if "://" not in target and not (document.parent / target).exists():
+    for target, anchor in LINK.findall(FENCE.sub("", text)):
+        if "://" in target:
+            continue
+        path = document.parent / target if target else document
+        if not path.exists():
             yield f"a link to {target}, which is not there"
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+            yield f"a link to {target}#{anchor}, a title that is not there"
 
 
 def check_document(document, root, build, compiler, known_lines, known_names):
     text = document.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        environment = prepare(folder, root, build, compiler)
-        yield from check_blocks(text, folder, environment, known_lines)
-    yield from check_names(text, known_names)
+    if document.parent.name == "docs":
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            environment = prepare(folder, root, build, compiler)
+            yield from check_blocks(text, folder, environment, known_lines)
+    if document.parent.name not in ("examples", "tests"):
+        yield from check_names(text, known_names)
     yield from check_links(text, document)
 
 
@@ -121,15 +136,13 @@ def main():
     root, build, compiler = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
     shown = [*root.glob("examples/*.c"), *root.glob("projects/templates/*.c")]
     known_lines = {line for path in shown for line in lines_of(path.read_text(encoding="utf-8"))}
-    known_names = {word for folder in ("include", "libshard", "tools") for path in (root / folder).rglob("*")
-                   if path.is_file() and path.suffix in (".h", ".c", ".cu", ".cuh", ".py", "")
+    known_names = {word for folder in ("include", "libshard", "projects", "tests", "tools") for path in (root / folder).rglob("*")
+                   if path.is_file() and (path.suffix in (".h", ".c", ".cu", ".cuh", ".py") or folder == "tools" and not path.suffix)
                    for word in NAME.findall(path.read_text(encoding="utf-8"))}
-    documents = sorted([*root.glob("docs/*.md"), root / "examples/README.md", root / "tests/README.md"])
-    problems = []
-    for document in filter(pathlib.Path.exists, documents):
-        found = (check_document(document, root, build, compiler, known_lines, known_names) if document.parent.name == "docs"
-                 else check_links(document.read_text(encoding="utf-8"), document))
-        problems += [f"{document.relative_to(root)}: {problem}" for problem in found]
+    documents = sorted([*root.glob("docs/*.md"), *root.glob("projects/*/README.md"),
+                        *(root / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "tests/README.md"))])
+    problems = [f"{document.relative_to(root)}: {problem}" for document in documents
+                for problem in check_document(document, root, build, compiler, known_lines, known_names)]
     print("\n".join(problems) if problems else f"{len(documents)} documents are as they say")
     return 1 if problems else 0
 
