@@ -1,7 +1,7 @@
 /*
  * Tensors and gradients: fits y = 3 x - 2 by gradient descent. Each rank computes the same.
  *
- *     shardrun -n 2 autograd
+ *     shardrun -n 2 build/release/examples/example_autograd
  * Prints:
  *     slope 3.00, offset -2.00
  */

@@ -2,7 +2,7 @@
  * A checkpoint: a split model, its optimizer's state and a step number in one safetensors file. The file does not depend
  * on the number of ranks.
  *
- *     shardrun -n 2 checkpoint
+ *     shardrun -n 2 build/release/examples/example_checkpoint
  * Prints:
  *     saved at step 5, loaded at step 5
  *     the next loss is the same: yes

@@ -1,7 +1,7 @@
 /*
  * A model's last layer becomes a parallel one after the model was made. The logits stay the same.
  *
- *     shardrun -n 2 convert_layer
+ *     shardrun -n 2 build/release/examples/example_convert_layer
  * Prints:
  *     converted 1 layer, largest difference of a logit below 1e-5: yes
  */

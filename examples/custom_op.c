@@ -1,7 +1,7 @@
 /*
  * An operation of the program's own, y = x^3, with its forward and backward; as torch.autograd.Function.
  *
- *     shardrun -n 2 custom_op
+ *     shardrun -n 2 build/release/examples/example_custom_op
  * Prints:
  *     y = 1 8 27, gradient = 3 12 27
  */

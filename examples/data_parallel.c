@@ -2,7 +2,7 @@
  * Data parallel training: each rank computes on its samples of every batch, gradients are averaged while backward
  * runs. The result is that of one process on the whole batch.
  *
- *     shardrun -n 2 data_parallel
+ *     shardrun -n 2 build/release/examples/example_data_parallel
  * Prints:
  *     loss 0.0407
  */

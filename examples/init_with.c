@@ -2,7 +2,7 @@
  * Ranks that any launcher started: the program brings the exchange of bytes by which they find each other, here through
  * files in the folder that they share. RANK and WORLD_SIZE come from shardrun here, as from torchrun.
  *
- *     shardrun -n 2 init_with
+ *     shardrun -n 2 build/release/examples/example_init_with
  * Prints:
  *     the sum of 1 to 10 is 55
  */

@@ -2,7 +2,7 @@
  * A mesh of data x model ranks, 2 x 2 on four ranks: the last layer is split over the model group, and the model
  * groups are replicas that train on different samples.
  *
- *     shardrun -n 4 mesh
+ *     shardrun -n 4 build/release/examples/example_mesh
  * Prints:
  *     loss 0.2552
  */

@@ -2,7 +2,7 @@
  * A mesh of three named axes, 2 x 2 x 2 on eight ranks: a hidden pair of layers is split over the axis "width", the last
  * layer over the axis "classes", and ranks along the axis "data" train on different samples.
  *
- *     shardrun -n 8 mesh_axes
+ *     shardrun -n 8 build/release/examples/example_mesh_axes
  * Prints:
  *     loss 0.7945
  */

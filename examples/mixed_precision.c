@@ -1,7 +1,7 @@
 /*
  * Mixed precision: the forward in float16, float32 weights, a gradient scaler. With bfloat16 the scaler is not needed.
  *
- *     shardrun -n 2 mixed_precision
+ *     shardrun -n 2 build/release/examples/example_mixed_precision
  * Prints:
  *     the loss fell below 0.1: yes, steps skipped: 0, scale 1024
  */

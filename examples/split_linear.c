@@ -2,7 +2,7 @@
  * Two linear layers split by hand, as in Megatron-LM: the first by columns (outputs), the second by
  * rows (inputs), with one communication between them in forward and one in backward.
  *
- *     shardrun -n 2 split_linear
+ *     shardrun -n 2 build/release/examples/example_split_linear
  * Prints:
  *     result 3.1285, gradient 2.7105
  */

@@ -1,7 +1,7 @@
 /*
  * The cross-entropy and top-5 accuracy of logits that are split by classes. No rank has all logits of a row.
  *
- *     shardrun -n 2 split_loss
+ *     shardrun -n 2 build/release/examples/example_split_loss
  * Prints:
  *     loss 6.9078, 0 of 3 in the top 5
  *     loss 0.0000, 3 of 3 in the top 5

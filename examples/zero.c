@@ -2,7 +2,7 @@
  * ZeRO: without it, and with optimizer state, gradients and parameters partitioned over the ranks. Each stage needs
  * less memory than the one before it and has the same result.
  *
- *     shardrun -n 2 zero
+ *     shardrun -n 2 build/release/examples/example_zero
  * Prints:
  *     stage 0: loss 0.0123
  *     stage 1: loss 0.0123
