@@ -149,7 +149,7 @@ def main():
         metadata = checkpoint.header["__metadata__"]
         assert {name: int(metadata[name]) for name in SAVED} == SAVED, metadata
         resume = ["--steps", "10", "--resume", str(checkpoint.path)]
-        right = {}  # losses, by the number of ranks: each rank normalises its own images
+        right = {}  # losses, by the number of ranks: each rank normalizes its own images
         for ranks in (1, 2):
             code, text, right[ranks] = trainer.run(*resume, ranks=ranks)
             assert code == 0 and [step for step, _ in right[ranks]] == [9, 10], text

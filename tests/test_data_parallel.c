@@ -157,7 +157,7 @@ START_TEST(test_begins_alike)
 }
 END_TEST
 
-/* Two backwards without and one with synchronisation: the average of the sums. */
+/* Two backwards without and one with synchronization: the average of the sums. */
 static void accumulates(shard_group *world, void *context)
 {
     (void)context;

@@ -206,7 +206,7 @@ START_TEST(test_memory_report)
 }
 END_TEST
 
-/* Without --sync-bn each rank normalises by its own images: the loss is another, but
+/* Without --sync-bn each rank normalizes by its own images: the loss is another, but
  * validation must not depend on who computes it. */
 START_TEST(test_first_ranks_statistics_count)
 {

@@ -82,7 +82,7 @@ typedef struct state {
     zero_way zero;
 } state;
 
-static void initialises(shard_group *world, void *context)
+static void initializes(shard_group *world, void *context)
 {
     const state *s = context;
     shard_mesh *mesh = shard_mesh_create(.model = s->split ? shard_group_size(world) : 1);
@@ -152,7 +152,7 @@ static const state states[] = {
 START_TEST(test_states)
 {
     state s = states[_i];
-    run_job(s.ranks, initialises, &s);
+    run_job(s.ranks, initializes, &s);
 }
 END_TEST
 

@@ -1,4 +1,4 @@
-/* Images to normalised numbers: what torchvision's ToTensor and Normalize give, placements, errors. */
+/* Images to normalized numbers: what torchvision's ToTensor and Normalize give, placements, errors. */
 #include "support/host.h"
 #include "support/loss.h"
 

@@ -172,7 +172,7 @@ static shard_tensor *two_terms(shard_module *layers, shard_tensor *x, shard_tens
     return shard_add(gathered_loss(layers, OUT, x, labels, at->data, NULL), own);
 }
 
-static shard_tensor *normalised(shard_module *layers, shard_tensor *x, shard_group *group)
+static shard_tensor *normalized(shard_module *layers, shard_tensor *x, shard_group *group)
 {
     shard_nn_sync_batch_norm(shard_module_child_at(layers, NORM), group);
     return shard_gelu(layer(layers, NORM, layer(layers, IN, x)));
@@ -180,17 +180,17 @@ static shard_tensor *normalised(shard_module *layers, shard_tensor *x, shard_gro
 
 static shard_tensor *norm_of_world(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    return gathered_loss(layers, OUT, normalised(layers, x, at->world), labels, at->model, at->data);
+    return gathered_loss(layers, OUT, normalized(layers, x, at->world), labels, at->model, at->data);
 }
 
 static shard_tensor *norm_of_data(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    return gathered_loss(layers, OUT, block(layers, normalised(layers, x, at->data)), labels, at->data, NULL);
+    return gathered_loss(layers, OUT, block(layers, normalized(layers, x, at->data)), labels, at->data, NULL);
 }
 
 static shard_tensor *norm_around(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
 {
-    x = shard_gather_from_group(normalised(layers, x, at->world), 0, at->model);
+    x = shard_gather_from_group(normalized(layers, x, at->world), 0, at->model);
     return gathered_loss(layers, OUT, block(layers, x), shard_gather_from_group(labels, 0, at->model), at->data, NULL);
 }
 

@@ -63,7 +63,7 @@ static const values_case values_cases[] = {
 };
 
 /* On rank 1, one element of many is another (or two have another sign); without the
- * beginning's broadcast the first backward that synchronises tells so, nothing having moved. */
+ * beginning's broadcast the first backward that synchronizes tells so, nothing having moved. */
 static void tells_values(shard_group *world, void *context)
 {
     const values_case *c = context;

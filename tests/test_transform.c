@@ -87,7 +87,7 @@ START_TEST(test_identity)
 }
 END_TEST
 
-/* The level nearest to a normalised number, or the first or last one. */
+/* The level nearest to a normalized number, or the first or last one. */
 START_TEST(test_level)
 {
     for (int c = 0; c < 3; c++) {

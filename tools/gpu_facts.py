@@ -6,7 +6,7 @@ gpu_facts.py library NAME, folders               where that library is; the fold
 gpu_facts.py warm                               reads CUDA's libraries, so that they are in memory when they are loaded
 gpu_facts.py versions RESULTS BUILD             of the libraries that the build loads, as they say themselves
 gpu_facts.py contexts RESULTS LIBRARY           seconds to make a context: with no other, one by one, 8 at once
-gpu_facts.py hold SECONDS LIBRARY               keeps a context, so that the driver leaves the GPU initialised
+gpu_facts.py hold SECONDS LIBRARY               keeps a context, so that the driver leaves the GPU initialized
 
 check exits with 1 if what is missing is needed; each message says what to do.
 """

@@ -160,7 +160,7 @@ SHARD_API bool shard_dtype_is_float(shard_dtype dtype);
 /*
  * The random generator is counter-based (Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
  * easy as 1, 2, 3", SC 2011). A value depends on the seed, the draw and the element's index in the whole tensor,
- * never on the number of ranks. Each initialised tensor and each dropout takes the next draw. The state is this
+ * never on the number of ranks. Each initialized tensor and each dropout takes the next draw. The state is this
  * thread's. All ranks of a job run the same program, so they draw the same numbers.
  */
 typedef struct shard_random_state {

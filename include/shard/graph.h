@@ -35,7 +35,7 @@
  * capture cannot have the following; each is an error with a message:
  *   - calls that wait for the device or read from it on the host (shard_item, shard_copy_to_host,
  *     shard_count_top_k, the norm of shard_clip_grad_norm), events, and copies from the host;
- *   - the first use of a tensor that was made before, initialisation with random values;
+ *   - the first use of a tensor that was made before, initialization with random values;
  *   - a gradient scaler, an average whose decay warms up, shard_zero_optimizer;
  *   - collectives of more than one rank, as their preflight checks run on the host.
  *

@@ -130,7 +130,7 @@ SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t ke
 typedef struct shard_nn_batch_norm_options {
     size_t size;
     double momentum, eps; /* 0.1, 1e-5 */
-    shard_group *group;   /* synchronised over it while training */
+    shard_group *group;   /* synchronized over it while training */
     shard_dtype dtype;
 } shard_nn_batch_norm_options;
 #define SHARD_NN_BATCH_NORM_OPTIONS_VALUES sizeof(shard_nn_batch_norm_options), 0.1, 1e-5, NULL, SHARD_FLOAT32
@@ -142,7 +142,7 @@ SHARD_API shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_n
 /* relu(batch_norm(x) + residual) in one pass; residual NULL: none. For custom modules with a batch norm as a child.
  * Collective as the batch norm's forward. */
 SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard_tensor *x, shard_tensor *residual);
-/* Synchronises every batch norm of the module over group from now on, as SyncBatchNorm.convert_sync_batchnorm; NULL
+/* Synchronizes every batch norm of the module over group from now on, as SyncBatchNorm.convert_sync_batchnorm; NULL
  * ends it. Not collective, but the module's forward is, over group, while training. */
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 

@@ -236,7 +236,7 @@ SHARD_API shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, c
 /* The mean over h and w: [n, c]. As adaptive_avg_pool2d(1) and flatten. */
 SHARD_API shard_tensor *shard_global_avg_pool2d(shard_tensor *x);
 
-/* ---- normalisation ---- */
+/* ---- normalization ---- */
 
 typedef struct shard_batch_norm_options {
     size_t size;

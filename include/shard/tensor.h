@@ -55,8 +55,8 @@ typedef struct shard_tensor_options {
 #define SHARD_TENSOR_OPTIONS_INIT {sizeof(shard_tensor_options), SHARD_FLOAT32, NULL, false}
 
 /*
- * The makers' arguments: first those by position, then the options by name, in one initialiser. So an argument may
- * also be a compound literal: its commas divide the arguments of a macro but not an initialiser, as in
+ * The makers' arguments: first those by position, then the options by name, in one initializer. So an argument may
+ * also be a compound literal: its commas divide the arguments of a macro but not an initializer, as in
  * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro calls the function of its name and _with.
  *
  * The macro adds a value of a type of its own after them. It fits only after the last argument by position or after

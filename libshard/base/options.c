@@ -21,7 +21,7 @@ bool shard_read_options(void *options, size_t known, const void *given, const ch
         char init[64] = "";
         for (size_t i = 0; type[i] && i + 1 < sizeof init; i++)
             init[i] = (char)toupper((unsigned char)type[i]);
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: size is %zu: initialise the struct with %s_INIT", type, size, init);
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: size is %zu: initialize the struct with %s_INIT", type, size, init);
         return false;
     }
     if (size > known && !is_zero((const unsigned char *)given + known, size - known)) {

@@ -19,7 +19,7 @@ typedef struct shard_new_file {
 /* Creates the temporary file, after it has removed those that killed jobs have left. Errors: IO, a path that cannot be replaced;
  * shard_new_file_end must follow all the same. */
 shard_status shard_new_file_begin(shard_new_file *new, const char *path);
-/* Synchronises the file and renames it to its path. */
+/* Synchronizes the file and renames it to its path. */
 shard_status shard_new_file_finish(shard_new_file *new);
 /* Removes the temporary file unless it was renamed. Has no effect on one that was not begun, {.lock = -1}. */
 void shard_new_file_end(shard_new_file *new);

@@ -21,7 +21,7 @@ shard_status shard_writer_begin(shard_writer *writer, const char *path, shard_en
 /* Writes bytes of an entry's data from its byte `begin` on. The runs of an entry follow each other, each byte is written once;
  * the entries have any order. */
 shard_status shard_writer_write(shard_writer *writer, int64_t index, const void *data, int64_t bytes, int64_t begin);
-/* Writes the header, synchronises the file and renames it to its path. INTERNAL: an entry is not complete. */
+/* Writes the header, synchronizes the file and renames it to its path. INTERNAL: an entry is not complete. */
 shard_status shard_writer_finish(shard_writer *writer);
 /* Removes the file unless it is finished. */
 void shard_writer_end(shard_writer *writer);

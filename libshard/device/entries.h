@@ -151,7 +151,7 @@ SHARD_KERNEL_ENTRY(shard_status, avg_pool, shard_device *, const shard_pool_shap
 SHARD_KERNEL_ENTRY(shard_status, avg_pool_backward, shard_device *, const shard_pool_shape *, const void *dy, void *dx,
                shard_dtype)
 
-/* ---- normalisation; its parameters are float64 for float64, else float32 ---- */
+/* ---- normalization; its parameters are float64 for float64, else float32 ---- */
 
 /* Over each row; mean and rstd [rows]; gamma and beta [cols], both or neither NULL. */
 SHARD_KERNEL_ENTRY(shard_status, layer_norm, shard_device *, int64_t rows, int64_t cols, const void *x, const void *gamma,

@@ -1,4 +1,4 @@
-/* ResNet: two kinds of block, stages of blocks, a stem and a final layer. */
+/* ResNet: two kinds of block, stages of blocks, a stem and a last layer. */
 #include <shard/models/resnet.h>
 
 #include "base/error.h"

@@ -67,7 +67,7 @@ shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, sh
     return y;
 }
 
-static void synchronise(shard_module *module, void *group)
+static void synchronize(shard_module *module, void *group)
 {
     if (shard_module_get_type(module) == &batch_norm_type)
         ((shard_nn_batch_norm_options *)shard_module_data(module))->group = group;
@@ -75,7 +75,7 @@ static void synchronise(shard_module *module, void *group)
 
 void shard_nn_sync_batch_norm(shard_module *module, shard_group *group)
 {
-    shard_module_each(module, synchronise, group);
+    shard_module_each(module, synchronize, group);
 }
 
 shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_norm_options *given)

@@ -104,7 +104,7 @@ static bool check_options(const shard_tensor *weight, const shard_tensor *index,
 
 /* Scales rows down to max_norm. For a weight split along dim 1 the norms are summed over its group, and all ranks of
  * it call this, also if not `ready`. */
-static shard_status renormalise(bool ready, shard_tensor *weight, shard_tensor *index, const shard_embedding_options *options)
+static shard_status renormalize(bool ready, shard_tensor *weight, shard_tensor *index, const shard_embedding_options *options)
 {
     shard_group *group = weight && shard_is_split(weight, 1) ? weight->placement.group : NULL;
     double power = options->norm_type;
@@ -173,7 +173,7 @@ shard_tensor *shard_embedding_with(shard_tensor *weight, shard_tensor *index, in
     if (options.max_norm != INFINITY) {
         shard_scope scope;
         shard_scope_open(&scope);
-        ready = renormalise(ready, weight, index, &options) == SHARD_OK && ready;
+        ready = renormalize(ready, weight, index, &options) == SHARD_OK && ready;
         shard_scope_close(&scope);
     }
     return ready ? look_up(weight, index, padding_idx, &options) : NULL;

@@ -37,7 +37,7 @@ shard_status shard_copy_range(shard_tensor *whole, int dim, int64_t start, shard
 shard_shape shard_shape_without(const shard_shape *shape, int dim, bool keep);
 shard_placement shard_placement_without(const shard_placement *placement, int dim, bool keep);
 
-/* Whether the two parameters [size of x's last dimension] of a normalisation of x are both present or both NULL,
+/* Whether the two parameters [size of x's last dimension] of a normalization of x are both present or both NULL,
  * local, and of the right shape and dtype; else an error. */
 bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
                            const shard_tensor *second);
@@ -83,7 +83,7 @@ void shard_place_sum(shard_tensor *gradient, const shard_tensor *dy);
 /* Places the gradient of a linear operation on elements: PARTIAL if dy is. */
 void shard_place_partial(shard_tensor *gradient, const shard_tensor *dy);
 
-/* The dtype of a normalisation layer's parameters, for values of dtype. */
+/* The dtype of a normalization layer's parameters, for values of dtype. */
 static inline shard_dtype shard_norm_dtype(shard_dtype dtype)
 {
     return dtype == SHARD_FLOAT64 ? SHARD_FLOAT64 : SHARD_FLOAT32;

@@ -19,7 +19,7 @@
 shard_module *network_make(const options *wanted, int64_t identities, shard_group *group);
 
 /* Features [n, embedding size] of images uint8 [n, side, side, 3], float32. NULL with the error set. Collective if batch norms
- * are synchronised, in training. */
+ * are synchronized, in training. */
 shard_tensor *network_features(shard_module *network, const options *wanted, shard_tensor *images);
 
 /* The sum of the losses of features with their labels. sample: the classes of the step. NULL with the error

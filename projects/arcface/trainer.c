@@ -26,7 +26,7 @@ static shard_status make_network(trainer *run)
     return shard_last_status();
 }
 
-/* A batch norm that is not synchronised uses its rank's images; the first replica's running statistics count. */
+/* A batch norm that is not synchronized uses its rank's images; the first replica's running statistics count. */
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
@@ -53,7 +53,7 @@ static void introduce(trainer *run)
     int64_t own;
     progress_say(&run->base.progress, "%s of width %" PRId64 ", features of %" PRId64 " numbers; %" PRId64 " parameters",
                  options_arch(wanted), wanted->width, wanted->embedding_size, training_count_parameters(run->base.model, &own));
-    training_introduce_ranks(&run->base.progress, run->base.mesh, wanted->sync_bn ? ", synchronised batch norms" : "");
+    training_introduce_ranks(&run->base.progress, run->base.mesh, wanted->sync_bn ? ", synchronized batch norms" : "");
     if (run->data.train)
         progress_say(&run->base.progress, "%" PRId64 " training images of %" PRId64 " identities; %" PRId64 " steps an epoch",
                      run->data.images, run->data.identities, count_steps(run));

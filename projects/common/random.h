@@ -9,7 +9,7 @@
 
 #define RANDOM_STEP 0x9E3779B97F4A7C15u
 
-/* SplitMix64's finaliser: a bijection in which each bit of x changes half of the result's. */
+/* SplitMix64's finalizer: a bijection in which each bit of x changes half of the result's. */
 static inline uint64_t random_mix(uint64_t x)
 {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;

@@ -65,7 +65,7 @@ static shard_status make_optimizers(trainer *run)
     shard_status status =
         training_optimizers_open(&run->base.optimizers, &wanted->training, &wanted->head, parameters, "fc.", train_steps(run));
     /* After the optimizers, so that no rank ever has gradients that it does not keep. A batch norm that is not
-     * synchronised uses its rank's images. */
+     * synchronized uses its rank's images. */
     shard_tensors *state = status == SHARD_OK ? shard_state_dict(run->base.model) : NULL;
     if (status == SHARD_OK)
         run->base.data_parallel =
@@ -93,7 +93,7 @@ static void introduce(trainer *run)
     if (shard_group_size(run->base.model_group) > 1)
         snprintf(layer, sizeof layer, ", the final layer split by %s",
                  wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? "column" : "row");
-    snprintf(layer + strlen(layer), sizeof layer - strlen(layer), "%s", wanted->sync_bn ? ", synchronised batch norms" : "");
+    snprintf(layer + strlen(layer), sizeof layer - strlen(layer), "%s", wanted->sync_bn ? ", synchronized batch norms" : "");
     training_introduce_ranks(&run->base.progress, run->base.mesh, layer);
     if (run->data.train)
         progress_say(&run->base.progress, "%" PRId64 " training images, %" PRId64 " for validation; %" PRId64 " steps an epoch",

@@ -28,7 +28,7 @@ typedef struct operation {
     int inputs;
     shard_shape shape[OPERATION_INPUTS];
     /* Masks of inputs: those whose values the backward needs, if all require a
-     * gradient; those that are a normalisation's parameters, float32 for 16-bit x. */
+     * gradient; those that are a normalization's parameters, float32 for 16-bit x. */
     unsigned needs, parameters;
     double tolerance; /* of differences, relative to the largest gradient; 0: 1e-9 */
     double rounding;  /* of smaller dtypes, in units of their rounding error; 0: 8 */

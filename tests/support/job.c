@@ -30,7 +30,7 @@ void run_job(int size, ranks_body *body, void *context)
     run_job_of((ranks_run){.size = size, .body = body, .context = context});
 }
 
-/* SplitMix64's finaliser over seed and index. */
+/* SplitMix64's finalizer over seed and index. */
 static double number_at(uint64_t seed, uint64_t index)
 {
     uint64_t z = (seed + 1) * 0x9e3779b97f4a7c15u + index * 0xbf58476d1ce4e5b9u;

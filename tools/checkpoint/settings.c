@@ -63,7 +63,7 @@ const char settings_help[] =
     "\n"
     "Tensors are read and written in blocks: the program needs less than 64 MiB of memory and the\n"
     "headers of the files, however large the tensors are. A file is written under a temporary name,\n"
-    "synchronised and renamed, and has checksums, as that of shard_save. Data that is read is compared\n"
+    "synchronized and renamed, and has checksums, as that of shard_save. Data that is read is compared\n"
     "with the checksums of its file. Files, indexes too, may be of any origin.\n"
     "\n"
     "Exit codes: 0; 1, files that differ, or a file that is damaged or malformed; 2, wrong usage;\n"

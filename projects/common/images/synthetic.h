@@ -16,7 +16,7 @@ typedef struct synthetic {
 /* In [0, num_classes), spread over all classes. */
 int64_t synthetic_label(const synthetic *source, int64_t sample);
 
-/* [size, size, 3]; normalised, of mean 0 and deviation about 1, as photographs are. */
+/* [size, size, 3]; normalized, of mean 0 and deviation about 1, as photographs are. */
 void synthetic_image(const synthetic *source, int64_t sample, int64_t size, uint8_t *out);
 
 #endif

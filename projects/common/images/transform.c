@@ -1,7 +1,7 @@
 /*
  * From a picture to the square that a network reads. Resampling is separable; each row of the result is computed by
  * itself: first the picture's rows are summed with weights into one row of floats (contiguous, which the compiler
- * vectorises), then that row's pixels into the result's.
+ * vectorizes), then that row's pixels into the result's.
  */
 #include "transform.h"
 
@@ -20,9 +20,9 @@ static double clamp(double value, double low, double high)
     return value < low ? low : value > high ? high : value;
 }
 
-uint8_t image_level(int channel, double normalised)
+uint8_t image_level(int channel, double normalized)
 {
-    return (uint8_t)lrint(clamp(255 * (image_mean[channel] + image_deviation[channel] * normalised), 0, 255));
+    return (uint8_t)lrint(clamp(255 * (image_mean[channel] + image_deviation[channel] * normalized), 0, 255));
 }
 
 static image_box centred_box(int64_t height, int64_t width, double box_height, double box_width)

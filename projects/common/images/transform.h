@@ -2,7 +2,7 @@
  * From a picture to the square that a network reads: choose a box, resample it, flip. A box is in pixels of the
  * whole picture and need not be on whole pixels, so that the decoder may first decode the picture at a fraction of
  * its size (image_decode). Squares have 8 bits a channel, as torchvision's between its transforms of PIL's images;
- * the device normalises them (shard_normalize_images).
+ * the device normalizes them (shard_normalize_images).
  */
 #ifndef IMAGES_TRANSFORM_H
 #define IMAGES_TRANSFORM_H
@@ -15,8 +15,8 @@
 /* ImageNet's mean and standard deviation, of red, green, blue from 0 to 1, for shard_normalize_images. */
 extern const double image_mean[3], image_deviation[3];
 
-/* The level, 0 to 255, whose normalised value is closest to this number. */
-uint8_t image_level(int channel, double normalised);
+/* The level, 0 to 255, whose normalized value is closest to this number. */
+uint8_t image_level(int channel, double normalized);
 
 typedef struct image_box {
     double left, top, width, height;

@@ -57,7 +57,7 @@ static void R(add_targets)(const loss *l, int64_t n, const real *x, const real *
 }
 
 /* The number of n logits that come before the target's: larger, or, with ties, as large. A NaN counts as the largest
- * of all, so that it is not a hit. Not inlined: gcc 12 does not vectorise the copies that it makes of the loops. */
+ * of all, so that it is not a hit. Not inlined: gcc 12 does not vectorize the copies that it makes of the loops. */
 __attribute__((noinline)) static int64_t R(count_before)(int64_t n, const real *x, real logit, bool ties)
 {
     int32_t count = 0;

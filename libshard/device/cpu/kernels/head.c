@@ -360,7 +360,7 @@ static void add_logits(int64_t count, int64_t pitch, const float *z, const float
 }
 
 /* Adds the losses of one class to the columns' sums (NULL: not wanted) and replaces its logits z by the derivatives. gcc 12
- * vectorises these loops, and not one loop of them all. */
+ * vectorizes these loops, and not one loop of them all. */
 static inline void binary_row(int64_t columns, float *z, float weight, const float *scale, float *sum)
 {
     float exponential[COLUMNS];
