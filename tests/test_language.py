@@ -122,11 +122,13 @@ def passages(path, text):
 
 
 def sentences(path, passage, is_comment):
-    """Those of a comment or a document; titles, tables and code are none."""
+    """Those of a comment or a document, also of a table's cells; titles and code are none. The first one of a cell is a phrase."""
     if is_comment:
         return re.split(r"(?<=[.;]) ", passage.strip("/* -"))
-    if path.suffix in C_SUFFIXES or passage.lstrip()[:1] in ("#", "|", "`", "<"):
+    if path.suffix in C_SUFFIXES or passage.lstrip().startswith(("#", "```", "<")):
         return []
+    if passage.lstrip().startswith("|"):
+        return [sentence for cell in passage.split("|") for sentence in re.split(r"(?<=[.?;:]) ", cell.strip())[1:]]
     return re.split(r"(?<=[.?]) | - ", passage)
 
 
