@@ -164,6 +164,31 @@ def check_options(root):
     return problems
 
 
+FIELD = re.compile(r"\s*((?:/\*.*?\*/\s*)?)([^;/]+);[ \t]*((?:/\*.*?\*/)?)", re.S)
+
+
+def check_defaults(root):
+    """The comment of an option names its default where that is a number other than 0, or true."""
+    for path in sorted((root / "include").rglob("*.h")):
+        header = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, body in re.findall(r"struct (shard_\w+_options|shard_schedule) \{(.*?)\n\}", header, re.S):
+            values = re.search(rf"#define {name.upper()}_(?:VALUES +|INIT +\{{)(.*?)\}}?\n", header)
+            values = re.sub(r"\{.*\}", "0", values.group(1)).split(",")
+            comment = ""
+            for before, declaration, after in FIELD.findall(body):
+                comment = before + after or (comment if comment.startswith("/* these ") else "")
+                for declarator in declaration.split(","):
+                    value = values.pop(0).strip() if values else "a value that is missing"
+                    number = re.fullmatch(r"-?\d[\d.e-]*", value)
+                    if (float(value) != 0 if number else value in ("true", "INFINITY")) and not re.search("Default|: as shard_", comment):
+                        yield f"{path.name}: the comment of {declarator.split()[-1]} in {name} lacks \"Default: {value}.\""
+
+
+def check_width(root):
+    return [f"{path.name}:{number}: more than 130 columns" for path in sorted((root / "include").rglob("*.h"))
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 130]
+
+
 def check_map(root):
     """The library's map of symbols lists the headers' functions, sorted."""
     functions = set()
@@ -287,7 +312,8 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) + check_options(root) + check_map(root) +
+    problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) + check_options(root) +
+                list(check_defaults(root)) + check_width(root) + check_map(root) +
                 check_statuses(root) + check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) +
                 check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")

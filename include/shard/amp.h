@@ -38,10 +38,10 @@ typedef struct shard_grad_scaler shard_grad_scaler;
 
 typedef struct shard_grad_scaler_options {
     size_t size;
-    double init_scale;       /* 65536 */
-    double growth_factor;    /* > 1; 2 */
-    double backoff_factor;   /* in (0, 1); 0.5 */
-    int64_t growth_interval; /* steps; 2000 */
+    double init_scale;       /* Default: 65536. */
+    double growth_factor;    /* > 1. Default: 2. */
+    double backoff_factor;   /* in (0, 1). Default: 0.5. */
+    int64_t growth_interval; /* steps. Default: 2000. */
 } shard_grad_scaler_options;
 #define SHARD_GRAD_SCALER_OPTIONS_VALUES sizeof(shard_grad_scaler_options), 65536.0, 2.0, 0.5, 2000
 #define SHARD_GRAD_SCALER_OPTIONS_INIT {SHARD_GRAD_SCALER_OPTIONS_VALUES}

@@ -12,13 +12,14 @@
 SHARD_BEGIN_C
 
 /* Adds the gradients of a scalar with respect to every leaf that it depends on to shard_grad(leaf), and frees the
- * record: one backward for each forward, as torch.Tensor.backward. The gradients of a PARTIAL scalar are those of the whole
- * sum. NULL returns the thread's error. Errors: SHAPE, a loss of more than one element; ARGUMENT, a tensor that depends on nothing
- * that requires a gradient, a record that an earlier backward freed, or a call within a backward. Collective over
- * the groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
+ * record: one backward for each forward, as torch.Tensor.backward. The gradients of a PARTIAL scalar are those of the
+ * whole sum. NULL returns the thread's error. Errors: SHAPE, a loss of more than one element; ARGUMENT, a tensor that depends on
+ * nothing that requires a gradient, a record that an earlier backward freed, or a call within a backward. Collective over the
+ * groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
 SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
 
-/* As shard_backward for any tensor, with the gradient with respect to it, of its shape and dtype (SHAPE); as torch.autograd.backward. */
+/* As shard_backward for any tensor, with the gradient with respect to it, of its shape and dtype (else SHAPE).
+ * Collective as shard_backward. As torch.autograd.backward. */
 SHARD_API SHARD_CHECKED shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 
 /* Clears a leaf's gradient; its memory may be kept for the next one. */

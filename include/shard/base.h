@@ -1,9 +1,11 @@
 /*
  * shard/base.h: status and error, element types, the random generator, version.
  *
- * Errors. Makers return a pointer, all other functions that can fail a shard_status. A thread keeps its first error
- * until shard_clear_error(). A maker with a NULL operand returns NULL and keeps that error, so that a whole step is
- * written without checks and checked once. docs/errors.md has more.
+ * Errors. A maker returns a pointer, and NULL with the error set. Most other functions that can fail return a shard_status.
+ * Functions that return a number (shard_item, shard_tensor_size, shard_count_top_k, shard_precision_at_k, shard_schedule_lr), a
+ * bool (shard_group_sampler_next) or nothing (shard_set_requires_grad, shard_group_destroy) set the error, too; their comments
+ * have the value. A thread keeps its first error until shard_clear_error(). A maker with a NULL operand returns NULL and keeps
+ * that error, so that a whole step is written without checks and checked once. docs/errors.md has more.
  *
  * NULL. The comment of a function says for which arguments NULL is allowed. For every other pointer NULL has this
  * result:
@@ -50,7 +52,7 @@ SHARD_BEGIN_C
 /*
  * Options. A function shard_x_with takes a pointer to a struct shard_x_options, or NULL for the defaults.
  * The struct's first member is its size. SHARD_X_OPTIONS_INIT sets it and the defaults, which the comments of the fields
- * end with where they are not 0; 0 in a field means 0:
+ * have where they are not 0, false or NULL; 0 in a field means 0:
  *
  *     shard_sgd_options options = SHARD_SGD_OPTIONS_INIT;
  *     options.lr = 0.1;

@@ -97,9 +97,10 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
 SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
- * with the old file at path; MISMATCH, other saves on some ranks. An error that ranks have before, as of a loss that is not finite,
- * becomes the error of all, unless a poll has found the save complete, and is returned. The save is completed all the same: its
- * values are from before the error. But after MISMATCH, and where a rank has died or does not come, the save is given up, unless a poll has already let it become the new file.
+ * with the old file at path; MISMATCH, other saves on some ranks. An error that ranks have before, such as a loss that is not
+ * finite, becomes the error of all, unless a poll has found the save complete, and is returned. The save is completed all the
+ * same: its values are from before the error. But after MISMATCH, and where a rank has died or does not come, the save is given
+ * up, unless a poll has already let it become the new file.
  * shard_finalize destroys saves that are not finished. Collective over the world, also after an error that all ranks have, unless
  * the save is .local. As Future.result. */
 SHARD_API SHARD_CHECKED shard_status shard_async_save_finish(shard_async_save *save);
@@ -158,7 +159,7 @@ SHARD_API SHARD_CHECKED shard_status shard_verify(const char *path);
 
 typedef struct shard_save_checkpoint_options {
     size_t size;
-    int64_t max_to_keep; /* checkpoints up to this step that stay, the newest; at least 2; 0: all of them; 2 */
+    int64_t max_to_keep; /* the newest checkpoints up to this step stay, 2 or more of them; 0: all. Default: 2. */
 } shard_save_checkpoint_options;
 #define SHARD_SAVE_CHECKPOINT_OPTIONS_VALUES sizeof(shard_save_checkpoint_options), 2
 #define SHARD_SAVE_CHECKPOINT_OPTIONS_INIT                                                                                       \
@@ -170,8 +171,8 @@ typedef struct shard_save_checkpoint_options {
  * When the file is durable, older checkpoints are removed but for the newest; those of later steps stay. Folders of saves that
  * did not end are removed, of any step and for any max_to_keep. The first rank removes them; the others may return before that.
  * A damaged checkpoint (a malformed header, another size) does not count as one that stays. Errors: as shard_save; ARGUMENT, a
- * negative step, max_to_keep of 1. A checkpoint that cannot be removed is a line of the log. Collective over the world. As orbax's
- * CheckpointManager.save. */
+ * negative step, max_to_keep of 1. A checkpoint that cannot be removed is a line of the log. Collective over the world. As
+ * orbax's CheckpointManager.save. */
 #define shard_save_checkpoint(tensors, directory, step, ...)                                                                     \
     SHARD_GIVEN(shard_save_checkpoint_with(                                                                                      \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
@@ -180,7 +181,7 @@ SHARD_API SHARD_CHECKED shard_status shard_save_checkpoint_with(const shard_tens
                                                                 const shard_save_checkpoint_options *options);
 
 /* shard_save_checkpoint by shard_save_async: older checkpoints are removed when the save is complete. Until then the step's
- * folder has no checkpoint. */
+ * folder has no checkpoint. Collective over the world. */
 #define shard_save_checkpoint_async(tensors, directory, step, ...)                                                               \
     SHARD_GIVEN(shard_save_checkpoint_async_with(                                                                                \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
@@ -233,7 +234,7 @@ SHARD_API shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, 
 
 typedef struct shard_relocate_options {
     size_t size;
-    int root; /* the rank of the world that alone has the whole tensors; -1: every rank has them */
+    int root; /* the rank of the world that alone has the whole tensors; -1: every rank has them. Default: -1. */
 } shard_relocate_options;
 #define SHARD_RELOCATE_OPTIONS_VALUES sizeof(shard_relocate_options), -1
 #define SHARD_RELOCATE_OPTIONS_INIT {SHARD_RELOCATE_OPTIONS_VALUES}

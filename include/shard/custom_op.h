@@ -1,5 +1,5 @@
 /*
- * shard/custom_op.h: operations of a program's own, with their gradients, as torch.autograd.Function. examples/custom_op.c is one.
+ * shard/custom_op.h: custom operations with their gradients, as torch.autograd.Function. examples/custom_op.c is one.
  *
  * The comment at the head of op.h holds for these functions too: NULL operands, errors, devices.
  */

@@ -13,7 +13,8 @@ SHARD_BEGIN_C
  *
  * The group has all ranks over which samples differ. With shard_mesh_data_group the ranks of one model group see the same
  * samples, and model groups different ones; with the world each rank sees its own. On a mesh of the axes data, rows and model
- * it is shard_mesh_replica_group(mesh, "model"): shard_mesh_data_group would give the ranks along rows the same samples. As PyTorch's DistributedSampler, and the DistributedGroupSampler that TorchShard names.
+ * it is shard_mesh_replica_group(mesh, "model"): shard_mesh_data_group would give the ranks along rows the same samples.
+ * As PyTorch's DistributedSampler, and the DistributedGroupSampler that TorchShard names.
  */
 typedef struct shard_group_sampler shard_group_sampler;
 
@@ -33,10 +34,10 @@ typedef enum shard_last_batch {
 
 typedef struct shard_group_sampler_options {
     size_t size;
-    int64_t batch;       /* of a step, of all ranks together; -1: one sample each */
-    shard_group *group;  /* whose ranks see different samples; NULL: */
-    int ranks, rank;     /* as DistributedSampler's num_replicas and rank; 1 and 0 */
-    bool shuffle;        /* else in order */
+    int64_t batch;       /* samples of a step, of all ranks together; -1: one sample of each rank. Default: -1. */
+    shard_group *group;  /* its ranks see different samples; .ranks and .rank are not read. NULL: these two */
+    int ranks, rank;     /* DistributedSampler's num_replicas and rank. Defaults: 1, 0. */
+    bool shuffle;        /* a random order in each epoch; false: in order */
     uint64_t seed;
     shard_last_batch last_batch;
 } shard_group_sampler_options;

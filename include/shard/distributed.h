@@ -21,7 +21,7 @@ SHARD_API SHARD_CHECKED shard_status shard_init(int *argc, char ***argv);
 typedef struct shard_init_options {
     size_t size;
     int rank;                          /* of this process, 0 to ranks - 1 */
-    int ranks;                         /* processes of the job; 1 */
+    int ranks;                         /* processes of the job. Default: 1. */
     shard_exchange_function *exchange; /* shard/comm.h; may be NULL if ranks is 1 */
     void *context;                     /* for exchange */
 } shard_init_options;
@@ -36,17 +36,18 @@ typedef struct shard_init_options {
  *
  * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
- * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again; context must stay until a
- * call that timed out returns, also after shard_finalize. NULL options:
- * one rank. Collective over all ranks. As torch.distributed.init_process_group with a store. */
+ * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again; context must
+ * stay until a call that timed out returns, also after shard_finalize. NULL options: one rank. Collective over all ranks. As
+ * torch.distributed.init_process_group with a store. */
 SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *options);
 
-/* Leaves the job. Prints the thread's error, if there is one (an error that all ranks have is printed by rank 0 alone),
- * sends it to the other ranks, and returns 1, else 0: `return shard_finalize();`. Waits for the GPU if one was opened, so
- * that its errors count, and, but over an exchange of shard_init_with, for the other ranks, with the deadline SHARD_TIMEOUT: PEER and TIMEOUT name a rank that dies or
- * does not come (docs/errors.md). Groups are not used
- * afterwards; a kept pointer to the world is a group of this rank alone. A second call does nothing. A rank that
- * ends by exit without this call is an error of the job. */
+/* Leaves the job: `return shard_finalize();`. Returns 1 if the thread has an error, else 0.
+ *   - It prints the error, and sends it to the other ranks. An error that all ranks have is printed by rank 0 alone.
+ *   - It waits for the GPU if one was opened: the GPU's errors count.
+ *   - It waits for the other ranks, except over an exchange of shard_init_with. A rank that has died is the error PEER; a rank
+ *     that does not come within SHARD_TIMEOUT seconds is TIMEOUT (docs/errors.md).
+ * Groups are not used afterwards. A kept pointer to the world is then a group of this rank alone. A second call does nothing. A
+ * rank that ends by exit without this call is an error of the job. */
 SHARD_API int shard_finalize(void);
 
 /* The group of all ranks. NULL, which stands for this rank alone, before shard_init and after shard_finalize. Belongs
@@ -72,19 +73,20 @@ typedef struct shard_mesh_axis {
 
 typedef struct shard_mesh_options {
     size_t size;
-    int model;                             /* ranks along the axis "model", the last one; 1 */
-    int data;                              /* ranks along the axis "data", the first one; -1: the world's size / model */
+    int model;                             /* ranks along the axis "model", the last one. Default: 1. */
+    int data;                              /* ranks along the axis "data", the first one; -1: the rest. Default: -1. */
     shard_mesh_axis axes[SHARD_MESH_AXES]; /* in place of these two: .axes = {{"data", 2}, {"expert", 2}, {"model", 2}} */
 } shard_mesh_options;
 #define SHARD_MESH_OPTIONS_VALUES sizeof(shard_mesh_options), 1, -1, {{NULL, 0}}
 #define SHARD_MESH_OPTIONS_INIT {SHARD_MESH_OPTIONS_VALUES}
 
-/* The product of the sizes must be the world's size (ARGUMENT). Names and sizes must be the same on all ranks
- * (MISMATCH). Collective over the world. Destroyed by shard_mesh_destroy after everything that is
- * placed on its groups. */
+/* Makes the mesh and its groups. Names and sizes are the same on all ranks. The caller destroys it by shard_mesh_destroy, after
+ * everything that is placed on its groups. NULL with the error set: ARGUMENT, sizes whose product is not the world's size;
+ * MISMATCH, ranks with other names or sizes. Collective over the world. As torch.distributed.init_device_mesh. */
 #define shard_mesh_create(...) \
     SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options){SHARD_MESH_OPTIONS_VALUES, __VA_ARGS__}))
 SHARD_API shard_mesh *shard_mesh_create_with(const shard_mesh_options *options);
+/* Destroys the mesh and its groups. NULL is fine. Every rank of the world calls it. */
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 
 /* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh. NULL with
@@ -145,8 +147,9 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 
 /* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of
  * the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group,
- * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. SHARD_MAX and SHARD_MIN
- * of a PARTIAL x, and a broadcast between ranks of its pending sum, would be those of summands: they are refused (UNSUPPORTED). */
+ * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. SHARD_MAX and
+ * SHARD_MIN of a PARTIAL x, and a broadcast between ranks of its pending sum, would be those of summands: they are refused
+ * (UNSUPPORTED). */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

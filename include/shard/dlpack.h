@@ -11,7 +11,8 @@
  *     that is in use then: the consumer's work on the memory is on it, or ordered before it.
  *   - shard_from_dlpack: the producer's work on the memory is on that stream, or ordered before it:
  *     tensor.__dlpack__(stream=number, max_version=(1, 1)) in Python, whose capsule is named dltensor_versioned; without
- *     max_version it has another struct, the older DLManagedTensor. The deleter is called after the operations on the memory are done.
+ *     max_version it has another struct, the older DLManagedTensor. The deleter is called after the operations on
+ *     the memory are done.
  * To write __dlpack__(stream) for a consumer's stream: shard_device_use_stream(device, stream), then the stream before it
  * again. Each of the two streams then waits for the work on the other so far.
  */
@@ -91,7 +92,8 @@ typedef struct DLManagedTensorVersioned {
  * thread. A write to it between a forward and its backward is not detected, as with shard_data. A parameter
  * that moves afterwards (shard_data_parallel_create, shard_zero_optimizer) leaves that memory. NULL with the error
  * set: UNSUPPORTED, a parameter in stage 3 of shard_zero_optimizer, the gradient of a
- * shard_nn_parallel_classifier's weight with data parallel: export a shard_clone. Not collective. As tensor.__dlpack__(max_version=(1, 1)). */
+ * shard_nn_parallel_classifier's weight with data parallel: export a shard_clone. Not collective. As
+ * tensor.__dlpack__(max_version=(1, 1)). */
 SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
 
 /* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released, or a parameter on it

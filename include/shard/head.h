@@ -9,7 +9,8 @@
  *     rows        a deferred dweight is passed in runs of rows (shard_take_gradient_rows), and need never exist as a whole
  *
  * Values and gradients are those of the two functions, whose comments describe operands, options, placements and errors. Ranks
- * that split the classes call the forward together; the backward and the rows communicate nothing. docs/classifier.md has a program.
+ * that split the classes call the forward together; the backward and the rows communicate nothing. docs/classifier.md has a
+ * program.
  */
 #ifndef SHARD_HEAD_H
 #define SHARD_HEAD_H
@@ -52,8 +53,8 @@ SHARD_API shard_tensor *shard_linear_binary_cross_entropy_forward_with(shard_ten
 
 typedef struct shard_head_backward_options {
     size_t size;
-    bool accumulate; /* gradients are added to *dweight and *dbias where these are not NULL: of micro-batches; false */
-    bool deferred;   /* dweight and dbias are deferred: computed when their values are needed, or passed in rows; false */
+    bool accumulate; /* gradients are added to *dweight and *dbias where these are not NULL: of micro-batches */
+    bool deferred;   /* dweight and dbias are deferred: computed when their values are needed, or passed in rows */
 } shard_head_backward_options;
 #define SHARD_HEAD_BACKWARD_OPTIONS_VALUES sizeof(shard_head_backward_options), false, false
 #define SHARD_HEAD_BACKWARD_OPTIONS_INIT                                                                                         \

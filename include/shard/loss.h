@@ -1,6 +1,6 @@
 /*
- * shard/loss.h: losses, and what belongs to them: the best classes, the label's rank, precision at k, margins. Logits may be split
- * along the classes. docs/losses.md, docs/classifier.md and docs/margins.md describe them with an example of each.
+ * shard/loss.h: losses, and what belongs to them: the best classes, the label's rank, precision at k, margins. Logits may be
+ * split along the classes. docs/losses.md, docs/classifier.md and docs/margins.md describe them with an example of each.
  *
  * The comment at the head of op.h holds for these functions too: NULL operands, errors, devices, placement rules.
  */
@@ -25,19 +25,19 @@ typedef struct shard_margin_logits_options shard_margin_logits_options;
 typedef struct shard_cross_entropy_options {
     size_t size;
     shard_tensor *weight;      /* [classes], or split like the logits' classes; NULL: ones */
-    int64_t ignore_index;      /* a label that does not count; -100 */
+    int64_t ignore_index;      /* a label that does not count. Default: -100. */
     double label_smoothing;    /* in [0, 1] */
     shard_reduction reduction; /* the mean divides by the sum of the labels' weights, times row_weight */
     shard_tensor *row_weight;  /* like the labels: a factor of each row's loss, any floating dtype; NULL: ones */
-    double z_loss;             /* z_loss * lse^2 is added to a row's loss, where lse = log(sum(exp(logits))); 0 */
-    double logit_scale;        /* logits are multiplied by it first; above 0; 1 */
+    double z_loss;             /* z_loss * lse^2 is added to a row's loss, where lse = log(sum(exp(logits))) */
+    double logit_scale;        /* logits are multiplied by it first; above 0. Default: 1. */
     double soft_cap;           /* then become soft_cap * tanh(logits / soft_cap); 0: they do not */
     shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
-    bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy; false */
+    bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy */
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
-    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0; 0.05 */
+    double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0. Default: 0.05. */
     shard_tensor *sample_correction; /* shard_sample_correction: [n], added to the logits of the sample's classes; NULL: zeros */
-    shard_dtype stash_dtype; /* of the stash: SHARD_FLOAT32 or SHARD_FLOAT16; SHARD_FLOAT32 */
+    shard_dtype stash_dtype; /* of the stash: SHARD_FLOAT32 or SHARD_FLOAT16 */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
     sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05,    \
@@ -123,7 +123,8 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  * zeros in the other rows, which weight decay and momentum then do move. Evaluation takes no sample: all classes.
  *
  * Waits for a GPU that has the labels; for labels in host memory no GPU is waited for, neither here nor in the loss. Errors:
- * ARGUMENT, a rate outside [0, 1], a negative step; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
+ * ARGUMENT, a rate outside [0, 1], a negative step; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al.
+ * 2022), which draws per rank. */
 SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
                                              int64_t step);
 
@@ -136,8 +137,8 @@ SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor 
  * In the loss it is rounded to the weight's dtype; it has no gradient, and is refused with .normalized and .margin, whose samples
  * Partial FC takes without it. All ranks of a group that splits the classes give one, or none does.
  *
- * Waits for GPUs that have the sample or the labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside
- * (0, 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
+ * Waits for GPUs that have the sample or the labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate
+ * outside (0, 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
 SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 
 typedef struct shard_binary_cross_entropy_options {
@@ -146,9 +147,9 @@ typedef struct shard_binary_cross_entropy_options {
     shard_tensor *weight;      /* [classes], or split like them: a factor of a class's losses; NULL: ones */
     shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
-    bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are as ever */
-    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options; 0.05 */
-    shard_dtype stash_dtype;   /* likewise; SHARD_FLOAT32 */
+    bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are not changed */
+    double stash_share;        /* of a loss without logits, as shard_cross_entropy_options. Default: 0.05. */
+    shard_dtype stash_dtype;   /* likewise */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
     sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05, SHARD_FLOAT32
@@ -212,11 +213,11 @@ typedef struct shard_mse_loss_options {
     SHARD_GIVEN(shard_mse_loss_with(input, SHARD_OPTIONS(shard_mse_loss_options, SHARD_MSE_LOSS_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, const shard_mse_loss_options *options);
 
-/* For each row, how many logits precede the label's (larger, or equal with a smaller column; NaN is larger than
- * numbers): int64, of the labels' shape. The label is in the top k if that is < k. A row whose label is
- * ignore_index gives INT64_MAX. Logits [..., classes] and labels [...] are as for the loss. Carries a split leading
- * dimension. No gradient. Of logits that are split along classes a few numbers of each row are gathered. Collective over
- * the logits' group if they are split along classes. */
+/* For each row, how many logits precede the label's (larger, or equal with a smaller column; NaN is larger than numbers):
+ * int64, of the labels' shape. The label is in the top k if that is < k. A row whose label is ignore_index gives INT64_MAX.
+ * Logits [..., classes] and labels [...] are as for the loss. The result has the placement of logits that are split along a
+ * leading dimension. No gradient. Of logits that are split along classes a few numbers of each row are gathered. Collective
+ * over the logits' group if they are split along classes. */
 SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
 /* How many of the local rows of shard_label_rank's result are < k; -1 with the error set. Not collective. */
 SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
@@ -239,10 +240,10 @@ SHARD_API double shard_precision_at_k(shard_tensor *indices, shard_tensor *pairs
 /* x at the row's label, 0 for an ignored one: labels' shape. As torch.gather(x, -1,
  * labels.unsqueeze(-1)).squeeze(-1). PARTIAL if classes are split (shard_reduce_from_group takes the sum). */
 SHARD_API shard_tensor *shard_pick_labels(shard_tensor *x, shard_tensor *labels, int64_t ignore_index);
-/* A copy of x with factor * values added at the row's label. values has labels' shape and x's dtype, or is NULL for
- * ones (if the thread has an error already, NULL may be a failed operation's result and gives NULL). As
- * torch.scatter_add along the last dimension. Carries. If classes are split, values are local, the same on all ranks, and
- * their gradient is PARTIAL. CosFace's margin is shard_add_at_labels(cosine, labels, NULL, -margin, -100). */
+/* A copy of x with factor * values added at the row's label. values has labels' shape and x's dtype, or is NULL for ones (if
+ * the thread has an error already, NULL may be a failed operation's result and gives NULL). As torch.scatter_add along the last
+ * dimension. The result has the placement of x. If classes are split, values are local, the same on all ranks, and their
+ * gradient is PARTIAL. CosFace's margin is shard_add_at_labels(cosine, labels, NULL, -margin, -100). */
 SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_tensor *values, double factor,
                                             int64_t ignore_index);
 
@@ -257,11 +258,11 @@ typedef enum shard_margin_rule {
 
 struct shard_margin_logits_options {
     size_t size;
-    double scale;         /* s, above 0; 64 */
-    double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference; 1, 0, 0 */
+    double scale;         /* s, above 0. Default: 64. */
+    double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference. Defaults: 1, 0, 0. */
     shard_tensor *row_m2; /* like the labels, any floating dtype: in place of m2; NULL: none */
     shard_tensor *row_m3; /* the same in place of m3 */
-    int64_t ignore_index; /* -100 */
+    int64_t ignore_index; /* Default: -100. */
     shard_margin_rule rule;
 };
 #define SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
@@ -272,12 +273,12 @@ struct shard_margin_logits_options {
     }
 /* Such options with the fields that are given, for .margin of a loss. */
 #define SHARD_MARGIN(...) (&(const shard_margin_logits_options){SHARD_MARGIN_LOGITS_OPTIONS_VALUES, __VA_ARGS__})
-/* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace
- * (m3 = 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and
- * normalized rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at
- * an angle of less than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of
- * ArcFace's margin for 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if
- * classes are split (not checked). Carries. docs/margins.md has a whole ArcFace and AdaFace head. */
+/* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace (m3 =
+ * 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and normalized
+ * rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at an angle of less
+ * than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of ArcFace's margin for
+ * 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if classes are split (not
+ * checked). The result has the placement of cosines. docs/margins.md has a whole ArcFace and AdaFace head. */
 #define shard_margin_logits(cosines, ...)                                                                                        \
     SHARD_GIVEN(                                                                                                                 \
         shard_margin_logits_with(cosines, SHARD_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__)))
@@ -286,8 +287,8 @@ SHARD_API shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_te
 
 typedef struct shard_adaface_margins_options {
     size_t size;
-    double m, h;    /* the margin, 0.4, and the factor of the normalized norm, 0.333 */
-    double t_alpha; /* of the new batch in the running statistics, in [0, 1]; 0: they stay; 0.01 */
+    double m, h;    /* the margin, and the factor of the normalized norm. Defaults: 0.4, 0.333. */
+    double t_alpha; /* of the new batch in the running statistics, in [0, 1]; 0: they stay. Default: 0.01. */
 } shard_adaface_margins_options;
 #define SHARD_ADAFACE_MARGINS_OPTIONS_VALUES sizeof(shard_adaface_margins_options), 0.4, 0.333, 0.01
 #define SHARD_ADAFACE_MARGINS_OPTIONS_INIT                                                                                       \
@@ -308,9 +309,9 @@ SHARD_API shard_tensor *shard_adaface_margins_with(shard_tensor *norms, shard_te
 
 typedef struct shard_one_hot_options {
     size_t size;
-    shard_dtype dtype;     /* float32; an integer one is cast from it */
+    shard_dtype dtype;     /* an integer one is cast from float32 */
     shard_tensor *like;    /* the result has its dtype and placement; NULL: whole classes, placed as labels */
-    int64_t ignore_index;  /* as shard_cross_entropy_options; -100 */
+    int64_t ignore_index;  /* as shard_cross_entropy_options. Default: -100. */
 } shard_one_hot_options;
 #define SHARD_ONE_HOT_OPTIONS_VALUES sizeof(shard_one_hot_options), SHARD_FLOAT32, NULL, -100
 #define SHARD_ONE_HOT_OPTIONS_INIT {SHARD_ONE_HOT_OPTIONS_VALUES}

@@ -12,9 +12,9 @@
  * shard_parameters lists it under each of its names, and optimizers step it once. Share weights after a conversion,
  * which makes a new weight for each layer.
  *
- * Names are torchvision's and shapes PyTorch's, so that both load each other's state dicts. Initial values have
- * PyTorch's distributions. They are made when they are first needed; of a split parameter a rank makes only its
- * local shard.
+ * Names are torchvision's and shapes PyTorch's, so that both load each other's state dicts. Initial values have PyTorch's
+ * distributions, except those of shard_nn_conv2d, which has torchvision's. They are made when they are first needed; of a split
+ * parameter a rank makes only its local shard.
  */
 #ifndef SHARD_NN_H
 #define SHARD_NN_H
@@ -53,11 +53,11 @@ SHARD_API shard_tensors *shard_state_dict(shard_module *module);
  * collective. */
 typedef struct shard_nn_linear_options {
     size_t size;
-    bool bias; /* true */
+    bool bias; /* Default: true. */
     shard_dtype dtype;
     /* For a parallel layer: the size of each shard is a multiple of this number, which divides the split features.
-     * With the size of an attention head each rank has whole heads, also if ranks do not divide their number. The
-     * default is 1. */
+     * With the size of an attention head each rank has whole heads, also if ranks do not divide their number.
+     * Default: 1. */
     int64_t split_multiple;
 } shard_nn_linear_options;
 #define SHARD_NN_LINEAR_OPTIONS_VALUES sizeof(shard_nn_linear_options), true, SHARD_FLOAT32, 1
@@ -96,12 +96,12 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  * logits nor the gradient of its weight are in memory as a whole:
  *   - shard_cross_entropy of the forward's result with labels, also with a label rank, is shard_linear_cross_entropy; with pairs
  *     shard_binary_cross_entropy_with_logits is shard_linear_binary_cross_entropy. Any other use computes the logits, once.
- *   - shard_step computes the gradient for some rows of the weight at a time, and updates them. LARS, LAMB and shard_grad compute it
- *     as a whole.
+ *   - shard_step computes the gradient for some rows of the weight at a time, and updates them. LARS, LAMB, shard_grad and ZeRO
+ *     stages 2 and 3 compute it as a whole.
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. In evaluation, in
- * SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks, the module is a plain layer, whose
- * logits are in memory. docs/classifier.md has replicas, ZeRO, clipping and captures. NULL with the error set. Not
+ * SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks, the module is a plain layer,
+ * whose logits are in memory. docs/classifier.md has replicas, ZeRO, clipping and captures. NULL with the error set. Not
  * collective. As a torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward.
  */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
@@ -112,14 +112,15 @@ SHARD_API shard_module *shard_nn_parallel_classifier_with(int64_t in, int64_t cl
 
 typedef struct shard_nn_conv2d_options {
     size_t size;
-    int64_t stride, padding, dilation, groups; /* 1, 0, 1, 1 */
-    bool bias; /* true; false before a batch norm */
+    int64_t stride, padding, dilation, groups; /* Defaults: 1, 0, 1, 1. */
+    bool bias; /* false before a batch norm. Default: true. */
     shard_dtype dtype;
 } shard_nn_conv2d_options;
 #define SHARD_NN_CONV2D_OPTIONS_VALUES sizeof(shard_nn_conv2d_options), 1, 0, 1, 1, true, SHARD_FLOAT32
 #define SHARD_NN_CONV2D_OPTIONS_INIT {SHARD_NN_CONV2D_OPTIONS_VALUES}
-/* A convolution: weight [out, in / groups, kernel, kernel], kaiming normal by fan out as in torchvision's ResNet;
- * bias [out] as PyTorch's. NULL with the error set. Not collective. As torch.nn.Conv2d. */
+/* A convolution: weight [out, in / groups, kernel, kernel], bias [out]. The weight's initial values are kaiming normal by fan
+ * out, as in torchvision's ResNet; torch.nn.Conv2d has kaiming uniform by fan in (shard_nn_init_kaiming_uniform with .a =
+ * sqrt(5)). The bias has PyTorch's. NULL with the error set. Not collective. As torch.nn.Conv2d. */
 #define shard_nn_conv2d(in, out, ...) \
     SHARD_GIVEN(shard_nn_conv2d_with(in, out, SHARD_OPTIONS(shard_nn_conv2d_options, SHARD_NN_CONV2D_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, const shard_nn_conv2d_options *options);
@@ -129,7 +130,7 @@ SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t ke
  * SyncBatchNorm. */
 typedef struct shard_nn_batch_norm_options {
     size_t size;
-    double momentum, eps; /* 0.1, 1e-5 */
+    double momentum, eps; /* Defaults: 0.1, 1e-5. */
     shard_group *group;   /* synchronized over it while training */
     shard_dtype dtype;
 } shard_nn_batch_norm_options;
@@ -146,11 +147,12 @@ SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard
  * ends it. Not collective, but the module's forward is, over group, while training. */
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 
-/* weight, bias [size]. eps is 1e-5 in torch. As torch.nn.LayerNorm of the last dimension. */
+/* A layer norm of the last dimension: weight, bias [size]. eps is 1e-5 in torch. NULL with the error set. Not collective. As
+ * torch.nn.LayerNorm. */
 typedef struct shard_nn_layer_norm_options {
     size_t size;
-    bool elementwise_affine; /* true; false: neither weight nor bias */
-    bool bias;               /* true; false: weight alone */
+    bool elementwise_affine; /* false: neither weight nor bias. Default: true. */
+    bool bias;               /* false: weight alone. Default: true. */
     shard_dtype dtype; /* of the values; parameters of 16-bit ones are float32 */
 } shard_nn_layer_norm_options;
 #define SHARD_NN_LAYER_NORM_OPTIONS_VALUES sizeof(shard_nn_layer_norm_options), true, true, SHARD_FLOAT32
@@ -164,7 +166,7 @@ SHARD_API shard_module *shard_nn_layer_norm_with(int64_t size, double eps, const
 
 typedef struct shard_nn_embedding_options {
     size_t size;
-    double max_norm, norm_type; /* as shard_embedding: rows of a larger norm are scaled down in place; INFINITY: none; 2 */
+    double max_norm, norm_type; /* as shard_embedding. Defaults: INFINITY, 2. */
     bool scale_grad_by_freq;
     shard_dtype dtype;
 } shard_nn_embedding_options;
@@ -211,7 +213,7 @@ SHARD_API shard_module *shard_nn_dropout(double p);
 
 typedef struct shard_nn_prelu_options {
     size_t size;
-    double init; /* of all slopes; 0.25 */
+    double init; /* of all slopes. Default: 0.25. */
     shard_dtype dtype;
 } shard_nn_prelu_options;
 #define SHARD_NN_PRELU_OPTIONS_VALUES sizeof(shard_nn_prelu_options), 0.25, SHARD_FLOAT32
@@ -251,12 +253,13 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
 SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
                                                                    shard_group *group, int *converted);
 
-/* As shard_convert_parallel_linear with COLUMN; the new layers are those of shard_nn_parallel_classifier. */
+/* As shard_convert_parallel_linear with COLUMN; the new layers are those of shard_nn_parallel_classifier. Collective over
+ * group. */
 SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_classifier(shard_module **module, const char *pattern,
                                                                        shard_group *group, int *converted);
 
-/* As shard_convert_parallel_linear for embedding layers, which keep their padding_idx and options. As
- * torchshard.nn.ParallelEmbedding.convert_parallel_embedding. */
+/* As shard_convert_parallel_linear for embedding layers, which keep their padding_idx and options. Collective over
+ * group. As torchshard.nn.ParallelEmbedding.convert_parallel_embedding. */
 SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_embedding(shard_module **module, const char *pattern,
                                                                       shard_split split, shard_group *group, int *converted);
 
@@ -360,12 +363,13 @@ SHARD_API SHARD_CHECKED shard_status shard_module_add_child(shard_module *module
  * collective. */
 SHARD_API SHARD_CHECKED shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child);
 
-/* A child, parameter or buffer by name, which is the module's: it is not released. shard_module_child and shard_module_tensor: NULL with the error set if there
- * is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a bias). Look children
- * up when they are used, since a conversion may replace them. */
+/* A child, parameter or buffer by name, which is the module's: it is not released. shard_module_child and shard_module_tensor:
+ * NULL with the error set if there is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a
+ * bias). Look children up when they are used, since a conversion may replace them. */
 SHARD_API shard_module *shard_module_child(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_tensor(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_optional(const shard_module *module, const char *name);
+/* The number of children, and a child and its name by index. NULL, without an error, for an index that is out of range. */
 SHARD_API int shard_module_child_count(const shard_module *module);
 SHARD_API shard_module *shard_module_child_at(const shard_module *module, int index);
 SHARD_API const char *shard_module_child_name(const shard_module *module, int index);

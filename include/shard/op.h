@@ -5,14 +5,15 @@
  * first error as it is. Operands have one floating dtype and one device, unless the comment says
  * otherwise (and except under autocast, below). Not collective unless the comment says so.
  *
- * The comment of an operation gives its placement rule: which splits of its operands it accepts,
- * and how the result is placed. "Carries" means that the result is placed as the operand is. Other
- * placements are refused (UNSUPPORTED).
+ * The comment of an operation gives its placement rule: which placements of its operands it accepts, and that of the
+ * result. If it says only that an operand may be split, the result is split in the same way. Other placements are refused
+ * (UNSUPPORTED).
  *
  * A rank that has failed still takes part in the collectives of its step, so that all ranks fail with
  * one text. No operation waits for a GPU, except shard_to_device for the GPU that it copies from, and
  * shard_sample_classes for the GPU that has the labels. An error that only the GPU sees (a label or an index out of range) is
- * reported by the next call that waits for it, or by a later collective. docs/errors.md describes both, and how a program continues after an error.
+ * reported by the next call that waits for it, or by a later collective. docs/errors.md describes both, and how a program
+ * continues after an error.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H
@@ -49,7 +50,8 @@ static inline void shard_restore_autocast(const shard_dtype *before)
     shard_set_autocast(*before);
 }
 
-/* ---- shape; any dtype; all carry, PARTIAL too, if the ranges of a split dimension stay separate ---- */
+/* ---- shape; any dtype ----
+ * The result has the placement of x, also PARTIAL, if the ranges of a split dimension stay separate. */
 
 /* A view with another shape of the same number of elements; one size may be -1. As torch.reshape. For a
  * split tensor, shape is that of the local shard. The split dimension may be merged with dimensions
@@ -74,12 +76,13 @@ SHARD_API shard_tensor *shard_permute(shard_tensor *x, const int *axes);
 /* Exchanges two dimensions. A copy. As torch.transpose. */
 SHARD_API shard_tensor *shard_transpose(shard_tensor *x, int dim0, int dim1);
 
-/* ---- elements; all carry ---- */
+/* ---- elements ----
+ * The result has the placement of x, split or local, also PARTIAL where the comment says so. */
 
 /* Converts to a dtype; without a copy if x has it. Differentiable between floating dtypes. As x.to(dtype) in
- * PyTorch. Carries PARTIAL too, to a floating dtype. */
+ * PyTorch. x may be PARTIAL, for a floating dtype. */
 SHARD_API shard_tensor *shard_cast(shard_tensor *x, shard_dtype dtype);
-/* factor * x, and -x. Carry PARTIAL too. */
+/* factor * x, and -x. x may be PARTIAL. */
 SHARD_API shard_tensor *shard_scale(shard_tensor *x, double factor);
 SHARD_API shard_tensor *shard_neg(shard_tensor *x);
 /* x + number: torch.add(x, number). */
@@ -111,8 +114,8 @@ SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
  * UNSUPPORTED, another placement. */
 SHARD_API shard_tensor *shard_prelu(shard_tensor *x, shard_tensor *weight);
 /* a + b, a - b, a * b, a / b, a^exponent, and the smaller and larger one of each pair; as torch.add and so on.
- * Operands are expanded to one shape, as PyTorch broadcasts: shapes are compared from the last dimension on, and a size that is 1 or missing
- * is repeated ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of a repeated operand is
+ * Operands are expanded to one shape, as PyTorch broadcasts: shapes are compared from the last dimension on, and a size that
+ * is 1 or missing is repeated ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of a repeated operand is
  * the sum over the dimensions that it is repeated along, in float32 or wider.
  * Placement: a split operand goes with one that is split in the same way, or with a local one that is repeated
  * along the split dimension ([n, 1] with [n, c] split along 1); shard_add and shard_sub take PARTIAL with PARTIAL.
@@ -146,11 +149,11 @@ SHARD_API shard_tensor *shard_ge_scalar(shard_tensor *x, double number);
  * expanded and placed as above. The gradient of an element that was not taken is 0, also where dy is
  * NaN. shard_where(mask, shard_full(SHARD_SCALAR, 0.0), x) is masked_fill. */
 SHARD_API shard_tensor *shard_where(shard_tensor *condition, shard_tensor *a, shard_tensor *b);
-/* A copy, of any dtype; differentiable, as torch.clone. Carries PARTIAL too. */
+/* A copy, of any dtype; differentiable, as torch.clone. x may be PARTIAL. */
 SHARD_API shard_tensor *shard_clone(shard_tensor *x);
 /* A copy on another device, of any dtype; a view if x is on that device. Differentiable, as x.to(device)
- * in PyTorch: the gradient is copied to x's device. Waits for the GPU that the values are copied from. Carries
- * PARTIAL too. */
+ * in PyTorch: the gradient is copied to x's device. Waits for the GPU that the values are copied from. x may
+ * be PARTIAL. */
 SHARD_API shard_tensor *shard_to_device(shard_tensor *x, shard_device *device);
 /* Zeroes elements with probability p and scales the others by 1 / (1 - p), as torch.nn.functional.dropout. Takes the
  * thread's next draw. The choice depends on the element's index in the whole tensor, so that a split tensor has the
@@ -163,10 +166,10 @@ SHARD_API shard_tensor *shard_sum(shard_tensor *x);
 SHARD_API shard_tensor *shard_mean(shard_tensor *x);
 
 /* ---- along a dimension; a negative dim counts from the end; keepdim keeps the dimension with size 1 ----
- * All carry a split along another dimension. */
+ * The result has the placement of an x that is split along another dimension. */
 
 /* As torch.sum and torch.mean with dim; sums are computed in float64. If dim itself is split, the result is PARTIAL:
- * this rank's summand of the whole tensor's sum or mean. Carry PARTIAL too. */
+ * this rank's summand of the whole tensor's sum or mean. x may be PARTIAL. */
 SHARD_API shard_tensor *shard_sum_dim(shard_tensor *x, int dim, bool keepdim);
 SHARD_API shard_tensor *shard_mean_dim(shard_tensor *x, int dim, bool keepdim);
 /* The largest and the smallest element along dim, as torch.max and torch.min with dim. NaN precedes all numbers.
@@ -189,41 +192,42 @@ SHARD_API shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **i
 /* ---- products ---- */
 
 /* [..., m, k] times [..., k, n]; leading dimensions are equal, or b has none. As torch.matmul.
- * Carries a split leading dimension (both operands are split in the same way, or b has none), and a
- * split m if b is local. */
+ * A leading dimension may be split: both operands in the same way, or b has none. m may be split if b
+ * is local. */
 SHARD_API shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b);
 /* x [..., in] weight [out, in] (transposed) + bias [out] or NULL: [..., out].
- * As torch.nn.functional.linear. Carries a split leading dimension of x. By the weight's placement:
+ * As torch.nn.functional.linear. x may be split along a leading dimension. By the weight's placement:
  *   local                  x is not split along in;
  *   split along out        (COLUMN) x is local; the result is split along out, as bias is; the
  *                          gradient of x is PARTIAL;
  *   split along in         (ROW) x is split in the same way along in, bias is NULL; the result is PARTIAL. */
 SHARD_API shard_tensor *shard_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
-/* ---- images [n, h, w, c]; carry a split n ---- */
+/* ---- images [n, h, w, c]; n may be split ---- */
 
 typedef struct shard_conv2d_options {
     size_t size;
-    int64_t stride, padding; /* both directions; 1 and 0 */
-    int64_t stride_h, stride_w, padding_h, padding_w; /* of one direction; -1: as above */
-    int64_t dilation, groups; /* 1 */
+    int64_t stride, padding; /* of both directions. Defaults: 1, 0. */
+    int64_t stride_h, stride_w, padding_h, padding_w; /* of one direction; -1: as of both. Default: -1. */
+    int64_t dilation, groups; /* Defaults: 1, 1. */
 } shard_conv2d_options;
 #define SHARD_CONV2D_OPTIONS_VALUES sizeof(shard_conv2d_options), 1, 0, -1, -1, -1, -1, 1, 1
 #define SHARD_CONV2D_OPTIONS_INIT {SHARD_CONV2D_OPTIONS_VALUES}
-/* weight [out, c / groups, kh, kw], bias [out] or NULL: [n, oh, ow, out]. */
+/* The convolution of x [n, h, w, c] with weight [out, c / groups, kh, kw], plus bias [out] or NULL: [n, oh, ow, out]. weight and
+ * bias are not split. As torch.nn.functional.conv2d. */
 #define shard_conv2d(x, weight, ...) \
     SHARD_GIVEN(shard_conv2d_with(x, weight, SHARD_OPTIONS(shard_conv2d_options, SHARD_CONV2D_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
                                           const shard_conv2d_options *options);
 
 /* The maximum and the mean over windows of kernel x kernel: [n, oh, ow, c]. As torch.nn.functional.max_pool2d and
- * avg_pool2d. Carry a split n. */
+ * avg_pool2d. */
 typedef struct shard_pool2d_options {
     size_t size;
-    int64_t stride; /* -1: the kernel's size */
-    int64_t padding; /* at most half the kernel; 0 */
+    int64_t stride; /* -1: the kernel's size. Default: -1. */
+    int64_t padding; /* at most half the kernel */
     bool ceil_mode;
-    bool count_include_pad; /* average: divide by the kernel's size; else by the elements that are inside; true */
+    bool count_include_pad; /* average: divide by the kernel's size; else by the elements that are inside. Default: true. */
 } shard_pool2d_options;
 #define SHARD_POOL2D_OPTIONS_VALUES sizeof(shard_pool2d_options), -1, 0, false, true
 #define SHARD_POOL2D_OPTIONS_INIT {SHARD_POOL2D_OPTIONS_VALUES}
@@ -241,9 +245,9 @@ SHARD_API shard_tensor *shard_global_avg_pool2d(shard_tensor *x);
 typedef struct shard_batch_norm_options {
     size_t size;
     bool training;      /* statistics of this batch, and the running ones are updated */
-    double momentum;    /* of the running statistics; 0.1 */
-    double eps;         /* 1e-5 */
-    shard_group *group; /* statistics over the batches of all its ranks (sync batch norm); NULL: own */
+    double momentum;    /* of the running statistics. Default: 0.1. */
+    double eps;         /* Default: 1e-5. */
+    shard_group *group; /* statistics over the batches of all its ranks (sync batch norm); NULL: of this rank's */
     shard_tensor *residual; /* added before relu, like x; NULL: none */
     bool relu;          /* relu(batch_norm(x) + residual) in one pass */
 } shard_batch_norm_options;
@@ -252,7 +256,7 @@ typedef struct shard_batch_norm_options {
 /* Over all but the last dimension of x [..., c]. weight, bias (both or neither
  * NULL), running_mean, running_var [c] are float64 for float64, else float32.
  * As torch.nn.functional.batch_norm (the running variance is unbiased) and
- * SyncBatchNorm. Carries a split leading dimension. Collective over
+ * SyncBatchNorm. x may be split along a leading dimension. Collective over
  * options.group, forward and backward, when training. */
 #define shard_batch_norm(x, running_mean, running_var, weight, ...) \
     SHARD_GIVEN(shard_batch_norm_with(x, running_mean, running_var, weight, \
@@ -260,25 +264,25 @@ typedef struct shard_batch_norm_options {
 SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var,
                                               shard_tensor *weight, shard_tensor *bias, const shard_batch_norm_options *options);
 /* Normalizes the last dimension, which may not be split; weight and bias as above. eps is 1e-5 in PyTorch. As
- * torch.nn.functional.layer_norm. Carries a split leading dimension. */
+ * torch.nn.functional.layer_norm. x may be split along a leading dimension. */
 SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps);
 
-/* x / max(norm, eps), where norm is the 2-norm along dimension dim (negative: from the end). As
- * torch.nn.functional.normalize with p = 2; dim has no default here. eps is 1e-12 in PyTorch. Carries any split: the rows of
- * a weight that is split by rows are normalized without communication. If dim itself is split, the ranks' sums of squares
- * are added, one float64 number for each vector, in forward and backward: collective over x's group. */
+/* x / max(norm, eps), where norm is the 2-norm along dimension dim (negative: from the end). As torch.nn.functional.normalize
+ * with p = 2; dim has no default here. eps is 1e-12 in PyTorch. x may be split along any dimension: the rows of a weight that
+ * is split by rows are normalized without communication. If dim itself is split, the ranks' sums of squares are added, one
+ * float64 number for each vector, in forward and backward: collective over x's group. */
 SHARD_API shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps);
 
 /* (x / 255 - mean) / std for each channel: x is uint8 [..., channels] with at most 16 channels, mean and std are arrays
  * with a number for each, the result has the floating dtype. As torchvision's ToTensor and Normalize, with channels
- * last. Images are copied to a GPU as bytes and converted there. No gradient. Carries a split dimension other than the
- * last. */
+ * last. Images are copied to a GPU as bytes and converted there. No gradient. A dimension other than the last may be
+ * split. */
 SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *mean, const double *std, shard_dtype dtype);
 
 /* ---- softmax ---- */
 
-/* Over the last dimension, which may not be split. As torch.softmax and torch.log_softmax. Carry a split leading
- * dimension. */
+/* Over the last dimension, which may not be split. As torch.softmax and torch.log_softmax. x may be split
+ * along a leading dimension. */
 SHARD_API shard_tensor *shard_softmax(shard_tensor *x);
 SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
 
@@ -286,9 +290,9 @@ SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
 
 typedef struct shard_scaled_dot_product_attention_options {
     size_t size;
-    bool is_causal; /* query i has the keys up to i + offset alone; false */
-    int64_t offset; /* of is_causal: keys before the first query's own, as a key-value cache has; of at least 0; 0 */
-    double scale;   /* of the scores query . key; INFINITY: 1 / sqrt(in) */
+    bool is_causal; /* query i has the keys up to i + offset alone */
+    int64_t offset; /* of is_causal: keys before the first query's own, as a key-value cache has; 0 or more */
+    double scale;   /* of the scores query . key; INFINITY: 1 / sqrt(in). Default: INFINITY. */
 } shard_scaled_dot_product_attention_options;
 #define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES sizeof(shard_scaled_dot_product_attention_options), false, 0, INFINITY
 #define SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_INIT   \
@@ -303,8 +307,8 @@ typedef struct shard_scaled_dot_product_attention_options {
  * key and value have those of the cache first. Without keys the result is 0.
  * Computed in tiles: no memory has a number for each query and key, in forward or backward. Maxima, sums and gradients are in
  * float32 or wider. The backward uses the result, and one number for each query.
- * Carries a split along heads or along a dimension before them: all three operands are split over one group along this
- * dimension, each rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
+ * Heads, or a dimension before them, may be split: all three operands are split over one group along this dimension, each
+ * rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
  * offset below 0 or without is_causal, or a scale that is NaN or -inf; UNSUPPORTED, another placement. */
 #define shard_scaled_dot_product_attention(query, key, ...)                                            \
     SHARD_GIVEN(shard_scaled_dot_product_attention_with(                                               \
@@ -317,8 +321,8 @@ SHARD_API shard_tensor *shard_scaled_dot_product_attention_with(shard_tensor *qu
 
 typedef struct shard_embedding_options {
     size_t size;
-    double max_norm;         /* rows of a larger norm are scaled down to it, in the weight; INFINITY: none are */
-    double norm_type;        /* the p of that norm, more than 0; INFINITY: the largest element; 2 */
+    double max_norm;         /* rows of a larger norm are scaled down to it, in the weight; INFINITY: none. Default: INFINITY. */
+    double norm_type;        /* the p of that norm, more than 0; INFINITY: the largest element. Default: 2. */
     bool scale_grad_by_freq; /* a row's gradient is divided by the number of times that it is in index, which is not split */
 } shard_embedding_options;
 #define SHARD_EMBEDDING_OPTIONS_VALUES sizeof(shard_embedding_options), INFINITY, 2.0, false
@@ -326,7 +330,7 @@ typedef struct shard_embedding_options {
 
 /* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
  * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
- * along its last dimension. Carries a split index. padding_idx: a row that gets
+ * along its last dimension. index may be split. padding_idx: a row that gets
  * no gradient; -1 for none. An index outside [0, count) is an error.
  *
  * max_norm changes the rows that index names, and no others, before they are read: a write to

@@ -38,13 +38,13 @@ typedef enum shard_rounding {
 
 typedef struct shard_sgd_options {
     size_t size;
-    double lr; /* 1e-3 */
+    double lr; /* Default: 1e-3. */
     double momentum, dampening, weight_decay;
     bool nesterov;
-    bool decay_1d;           /* weight decay on biases and norms, tensors of fewer than two dimensions, too; true */
-    uint64_t seed;           /* of stochastic rounding; 0 */
-    shard_rounding rounding; /* of 16-bit parameters; SHARD_ROUNDING_NEAREST */
-    /* SHARD_FLOAT32 or SHARD_BFLOAT16; -1: the parameter's dtype. State of float64 parameters is float64. */
+    bool decay_1d;           /* weight decay on biases and norms, tensors of fewer than two dimensions, too. Default: true. */
+    uint64_t seed;           /* of stochastic rounding */
+    shard_rounding rounding; /* of 16-bit parameters */
+    /* SHARD_FLOAT32 or SHARD_BFLOAT16; -1: the parameter's dtype. State of float64 parameters is float64. Default: -1. */
     int state_dtype;
 } shard_sgd_options;
 #define SHARD_SGD_OPTIONS_VALUES sizeof(shard_sgd_options), 1e-3, 0.0, 0.0, 0.0, false, true, 0, SHARD_ROUNDING_NEAREST, -1
@@ -65,11 +65,11 @@ SHARD_API shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const
 /* Adam and AdamW. */
 typedef struct shard_adam_options {
     size_t size;
-    double lr;                /* 1e-3 */
-    double beta1, beta2, eps; /* 0.9, 0.999, 1e-8 */
-    double weight_decay;      /* Adam: added to the gradient; 0. AdamW: of the parameter itself; 0.01 */
+    double lr;                /* Default: 1e-3. */
+    double beta1, beta2, eps; /* Defaults: 0.9, 0.999, 1e-8. */
+    double weight_decay;      /* Adam: added to the gradient. AdamW: of the parameter itself. Defaults: Adam 0, AdamW 0.01. */
     bool amsgrad;
-    bool decay_1d; /* as shard_sgd; true */
+    bool decay_1d; /* as shard_sgd. Default: true. */
     uint64_t seed; /* these three: as shard_sgd */
     shard_rounding rounding;
     int state_dtype;
@@ -98,12 +98,12 @@ SHARD_API shard_optimizer *shard_adamw_with(const shard_tensors *parameters, con
  */
 typedef struct shard_lars_options {
     size_t size;
-    double lr; /* 1e-3 */
+    double lr; /* Default: 1e-3. */
     double momentum, dampening, weight_decay;
-    double trust_coefficient; /* 0.001 */
+    double trust_coefficient; /* Default: 0.001. */
     double eps;
     bool nesterov;
-    bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
+    bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too */
     uint64_t seed;           /* these three: as shard_sgd */
     shard_rounding rounding;
     int state_dtype;
@@ -121,10 +121,10 @@ SHARD_API shard_optimizer *shard_lars_with(const shard_tensors *parameters, cons
 
 typedef struct shard_lamb_options {
     size_t size;
-    double lr;                /* 1e-3 */
-    double beta1, beta2, eps; /* 0.9, 0.999, 1e-6 */
+    double lr;                /* Default: 1e-3. */
+    double beta1, beta2, eps; /* Defaults: 0.9, 0.999, 1e-6. */
     double weight_decay;
-    bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too; false */
+    bool decay_1d, adapt_1d; /* of tensors of fewer than two dimensions, too */
     uint64_t seed;           /* these three: as shard_sgd */
     shard_rounding rounding;
     int state_dtype;
@@ -150,10 +150,10 @@ SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, cons
  */
 typedef struct shard_rowwise_adagrad_options {
     size_t size;
-    double lr;               /* 1e-2 */
-    double eps;              /* 1e-10 */
-    double weight_decay;     /* added to the gradient; 0 */
-    bool decay_1d;           /* as shard_sgd; true */
+    double lr;               /* Default: 1e-2. */
+    double eps;              /* Default: 1e-10. */
+    double weight_decay;     /* added to the gradient */
+    bool decay_1d;           /* as shard_sgd. Default: true. */
     shard_rounding rounding; /* these two: as shard_sgd */
     uint64_t seed;
 } shard_rowwise_adagrad_options;
@@ -171,10 +171,10 @@ SHARD_API shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *param
 
 typedef struct shard_rowwise_adam_options {
     size_t size;
-    double lr;                /* 1e-3 */
-    double beta1, beta2, eps; /* 0.9, 0.999, 1e-8. beta1 0: there is no exp_avg, and no memory for it */
-    double weight_decay;      /* of the parameter itself, as shard_adamw; 0.01 */
-    bool decay_1d;            /* as shard_sgd; true */
+    double lr;                /* Default: 1e-3. */
+    double beta1, beta2, eps; /* beta1 0: no exp_avg, and no memory for it. Defaults: 0.9, 0.999, 1e-8. */
+    double weight_decay;      /* of the parameter itself, as shard_adamw. Default: 0.01. */
+    bool decay_1d;            /* as shard_sgd. Default: true. */
     shard_rounding rounding;  /* these two: as shard_sgd */
     uint64_t seed;
     int state_dtype; /* of exp_avg: as shard_sgd */
@@ -196,9 +196,9 @@ SHARD_API void shard_optimizer_destroy(shard_optimizer *optimizer);
 /* Settings of a group of parameters that differ from the optimizer's. */
 typedef struct shard_param_group_options {
     size_t size;
-    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all; 1 */
-    double weight_decay; /* -1: the optimizer's */
-    int decay_1d;        /* 0 and 1: as the optimizer's option; -1: the optimizer's */
+    double lr_scale;     /* its learning rate is this times the optimizer's, so that a schedule moves all. Default: 1. */
+    double weight_decay; /* -1: the optimizer's. Default: -1. */
+    int decay_1d;        /* 0 and 1: as the optimizer's option; -1: the optimizer's. Default: -1. */
     const char *prefix; /* is put before the parameters' names, as "head."; NULL: none. Read in the call alone */
 } shard_param_group_options;
 #define SHARD_PARAM_GROUP_OPTIONS_VALUES sizeof(shard_param_group_options), 1.0, -1.0, -1, NULL
@@ -239,7 +239,7 @@ SHARD_API bool shard_optimizer_skipped(const shard_optimizer *optimizer);
 
 typedef struct shard_clip_options {
     size_t size;
-    double norm_type; /* INFINITY: the largest element; 2 */
+    double norm_type; /* INFINITY: the largest element. Default: 2. */
     bool error_if_nonfinite;
 } shard_clip_options;
 #define SHARD_CLIP_OPTIONS_VALUES sizeof(shard_clip_options), 2.0, false
@@ -286,9 +286,10 @@ SHARD_API double shard_optimizer_lr(const shard_optimizer *optimizer);
 SHARD_API SHARD_CHECKED shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr);
 
 /* The state by name ("fc.weight.momentum_buffer"), placed like the parameters (that of row-wise optimizers like their rows),
- * and each parameter's number of steps ("fc.weight.step", an int64 scalar). State that does not exist yet is made, so that it can be saved and loaded into. Call
- * it after shard_zero_optimizer and shard_optimizer_add_param_group. Under shard_zero_optimizer a state tensor is this rank's
- * flat range; files, and shard_collect_state_dict, have whole tensors (docs/checkpoints.md).
+ * and each parameter's number of steps ("fc.weight.step", an int64 scalar). State that does not exist yet is made, so that it
+ * can be saved and loaded into. Call it after shard_zero_optimizer and shard_optimizer_add_param_group. Under
+ * shard_zero_optimizer a state tensor is this rank's flat range; files, and shard_collect_state_dict, have whole tensors
+ * (docs/checkpoints.md).
  * A frozen parameter that was never stepped is in the list, but has no memory and is not in files; to load such a file where
  * the parameter is trained, set allow_missing: its state begins with zeros. The caller destroys the list. NULL with the error
  * set. Not collective. */
@@ -308,7 +309,7 @@ typedef struct shard_ema shard_ema;
 
 typedef struct shard_ema_options {
     size_t size;
-    double decay; /* 0.999 */
+    double decay; /* Default: 0.999. */
     bool warmup;  /* at most (1 + n) / (10 + n) after n updates, so that the beginning is soon forgotten */
 } shard_ema_options;
 #define SHARD_EMA_OPTIONS_VALUES sizeof(shard_ema_options), 0.999, false
@@ -324,7 +325,8 @@ SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
  * workspace. Lists of shard_ema_state_dict have the parameters in between, and none can be made then (ARGUMENT): a checkpoint of
- * the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each. Collective over the world. */
+ * the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each. Collective over
+ * the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).
@@ -350,13 +352,13 @@ typedef struct shard_schedule {
     double base_lr;
     int64_t warmup_steps; /* step s of them has base_lr * (s + 1) / warmup_steps */
     int64_t step_size;    /* STEP needs it: times gamma every step_size steps after the start, as StepLR */
-    double gamma;         /* 0.1 */
+    double gamma;         /* Default: 0.1. */
     /* COSINE and POLYNOMIAL need it; the warmup is a part of it. COSINE: from base_lr at the end of the warmup down to final_lr
      * at total_steps, as CosineAnnealingLR, and final_lr from there on. */
     int64_t total_steps;
     double final_lr;
     /* POLYNOMIAL: final_lr + (base_lr - final_lr) * (1 - progress)^power, from the end of the warmup to total_steps, as
-     * PolynomialLR; 1: linear. */
+     * PolynomialLR; 1: linear. Default: 1. */
     double power;
     /* MULTI_STEP: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
     int64_t milestones[SHARD_SCHEDULE_MILESTONES];

@@ -93,9 +93,9 @@ typedef struct shard_data_parallel_options {
     size_t size;
     int stage;                      /* of ZeRO, 0 to 3: what the ranks partition; see shard_zero_optimizer */
     shard_zero_partition partition; /* from stage 1 on */
-    double bucket_mib;              /* 25 */
-    bool init_sync;                 /* begin with the values of each replica group's first rank, as DDP's init_sync; true */
-    bool check;                     /* compare the replicas; true */
+    double bucket_mib;              /* Default: 25. */
+    bool init_sync;                 /* begin with the values of each replica group's first rank, as in DDP. Default: true. */
+    bool check;                     /* compare the replicas. Default: true. */
     const shard_tensors *buffers; /* moved into flat memory, too. Frozen parameters, and tensors that require a
                                      gradient, are left out, so that shard_state_dict's list will do. Borrowed;
                                      NULL: none */
@@ -138,13 +138,13 @@ typedef struct shard_optimizer shard_optimizer;
 
 typedef struct shard_zero_optimizer_options {
     size_t size;
-    int stage;          /* 1, 2 or 3; 1 */
+    int stage; /* 1, 2 or 3. Default: 1. */
     /* Is checked only, to contain each parameter's replicas (NULL and the world do): a parameter is partitioned over all of
      * them. */
     shard_group *group;
     shard_zero_partition partition;
     bool overlap;      /* step each bucket in backward, as soon as its gradient is there */
-    double bucket_mib; /* 25 */
+    double bucket_mib; /* Default: 25. */
 } shard_zero_optimizer_options;
 #define SHARD_ZERO_OPTIMIZER_OPTIONS_VALUES sizeof(shard_zero_optimizer_options), 1, NULL, SHARD_ZERO_EVEN, false, 25.0
 #define SHARD_ZERO_OPTIMIZER_OPTIONS_INIT {SHARD_ZERO_OPTIMIZER_OPTIONS_VALUES}

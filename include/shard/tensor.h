@@ -48,7 +48,7 @@ typedef struct shard_placement {
 
 typedef struct shard_tensor_options {
     size_t size;
-    shard_dtype dtype;    /* float32 */
+    shard_dtype dtype;    /* of the elements */
     shard_device *device; /* NULL: shard_device_open(NULL) */
     bool requires_grad;   /* a leaf whose gradient shard_backward computes */
 } shard_tensor_options;
@@ -137,9 +137,9 @@ typedef void shard_release_memory(void *context);
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
-/* Random tensors: uniform in [low, high), or normal. A uniform value that is rounded to 16 bits may be high. Each takes the next draw of the thread's generator. The values
- * are made when they are first needed. Errors: ARGUMENT, a distribution that does not exist, or a dtype that is not
- * floating. As torch.rand and torch.randn, scaled. */
+/* Random tensors: uniform in [low, high), or normal. A uniform value that is rounded to 16 bits may be high. Each takes the
+ * next draw of the thread's generator. The values are made when they are first needed. Errors: ARGUMENT, a distribution that
+ * does not exist, or a dtype that is not floating. As torch.rand and torch.randn, scaled. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 #define shard_normal(...) shard_normal_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options);
@@ -208,9 +208,12 @@ SHARD_API shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement pl
 SHARD_API shard_shape shard_tensor_shape(const shard_tensor *tensor);
 /* The size of this rank's tensor along dim (negative: from the end); -1 with the error set. */
 SHARD_API int64_t shard_tensor_size(const shard_tensor *tensor, int dim);
+/* The number of elements of this rank's tensor. */
 SHARD_API int64_t shard_numel(const shard_tensor *tensor);
+/* The dtype of its elements, and the device that has its memory. */
 SHARD_API shard_dtype shard_tensor_dtype(const shard_tensor *tensor);
 SHARD_API shard_device *shard_tensor_device(const shard_tensor *tensor);
+/* Where the whole value is; local for NULL. */
 SHARD_API shard_placement shard_tensor_placement(const shard_tensor *tensor);
 /* The shape of the whole tensor whose local shard this tensor is; the tensor's shape if it is not split. */
 SHARD_API shard_shape shard_tensor_whole_shape(const shard_tensor *tensor);
@@ -231,22 +234,27 @@ SHARD_API void *shard_data(shard_tensor *tensor);
  * The source may be overwritten on return, except pinned memory (of shard_device_allocate_host, cudaMallocHost and the
  * like): see shard_device_allocate_host. */
 
-/* Copies all values to host memory; waits for the device. */
+/* Copies all values to host memory; waits for the device. Of a parameter in stage 3 (parallel.h) the values are gathered, as by
+ * shard_materialize: all its replicas make the call. */
 SHARD_API SHARD_CHECKED shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
 /* As shard_copy_to_host without waiting: data, memory of shard_device_allocate_host, has the values after the
  * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until
- * then; the tensor may be released. The CPU copies at once. As torch's copy_(non_blocking=True). */
+ * then; the tensor may be released. The CPU copies at once. In stage 3 as shard_copy_to_host. As torch's
+ * copy_(non_blocking=True). */
 SHARD_API SHARD_CHECKED shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
+/* Replaces all values by those in host memory. Errors: UNSUPPORTED, a parameter that stage 3 partitions. Not collective. As
+ * x.copy_(torch.from_numpy(data)). */
 SHARD_API SHARD_CHECKED shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
 /* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set. Of a PARTIAL tensor it is this rank's
- * summand: shard_reduce_from_group gives the sum. */
+ * summand: shard_reduce_from_group gives the sum. Waits for the device. In stage 3 as shard_copy_to_host. */
 SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */
 
-/* Whether backward computes the gradient of a tensor; and switches that on or off for a leaf. Errors, of the thread: ARGUMENT,
- * a result of an operation, or true for an integer dtype. */
+/* Whether backward computes the gradient of a tensor. */
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
+/* Switches that on or off for a leaf. It returns no status; the thread's error is ARGUMENT for a result of an operation, and for
+ * true of an integer dtype. As torch.Tensor.requires_grad_. */
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is
  * placed as the leaf. If a leaf is used before a gather or a sum over a group, its gradient is a pending sum
@@ -304,7 +312,8 @@ SHARD_API shard_tensors *shard_tensors_subset(const shard_tensors *list, const c
  * Errors: ARGUMENT, a name that is not in the list, or a new name that another tensor has. */
 SHARD_API SHARD_CHECKED shard_status shard_tensors_rename(shard_tensors *list, const char *name, const char *to);
 SHARD_API SHARD_CHECKED shard_status shard_tensors_remove(shard_tensors *list, const char *name);
-/* Names and tensors are the list's: they are not released. */
+/* The number of tensors, and a name and a tensor by index, which are the list's: they are not released. NULL, without an error,
+ * for an index that is out of range. */
 SHARD_API int64_t shard_tensors_count(const shard_tensors *list);
 SHARD_API const char *shard_tensors_name(const shard_tensors *list, int64_t index);
 SHARD_API shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index);

@@ -20,10 +20,10 @@ SHARD_BEGIN_C
 
 typedef struct shard_iresnet_options {
     size_t size;
-    int64_t num_features; /* length of the result; 512 */
-    int64_t image_size;   /* height and width of the images; 112. Each stage halves it, rounded up: fc reads 7 x 7 of 112 */
-    int64_t width;        /* channels of the first stage; the others have 2, 4 and 8 times as many. 64, insightface's */
-    double dropout;       /* before fc; 0 */
+    int64_t num_features; /* length of the result. Default: 512. */
+    int64_t image_size;   /* height and width; each stage halves it, rounded up: fc reads 7 x 7 of 112. Default: 112. */
+    int64_t width;        /* channels of the first stage; the others have 2, 4 and 8 times as many. Default: 64, insightface's. */
+    double dropout;       /* before fc */
     shard_dtype dtype;    /* of weights and values; batch norms of a 16-bit model keep their parameters in float32 */
 } shard_iresnet_options;
 #define SHARD_IRESNET_OPTIONS_VALUES sizeof(shard_iresnet_options), 512, 112, 64, 0.0, SHARD_FLOAT32
