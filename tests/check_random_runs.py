@@ -1,6 +1,6 @@
 """Random runs of the trainer on several ranks against the same run in one process: number of ranks, launcher,
-split of the final layer, data parallel, ZeRO, mixed precision, accumulation, optimizers, clipping, classes,
-uneven tails, options of the final layer, and resuming on other ranks. A run that does not end, fails where one process does not, leaves a
+split of the last layer, data parallel, ZeRO, mixed precision, accumulation, optimizers, clipping, classes,
+uneven tails, options of the last layer, and resuming on other ranks. A run that does not end, fails where one process does not, leaves a
 temporary file, or whose losses differ, is a failure.
 
 Usage: check_random_runs.py SHARDRUN IMAGENET [--trials N] [--seed N] [--mpi openmpi,mpich]. The same seed
@@ -54,7 +54,7 @@ def common_options(rng):
 
 
 def head_options(rng):
-    """Options of the final layer, and whether it needs whole rows, and a classifier."""
+    """Options of the last layer, and whether it needs whole rows, and a classifier."""
     kind = rng.choice(["none", "none", "margin", "optimizer", "sample"])
     if kind == "margin":
         margin = rng.choice(["cosine", "arcface:0.3", "cosface:0.2", "sphereface:1.2", "combined:1,0.2,0.1"])

@@ -35,22 +35,22 @@ static const struct {
     const char *options, *mesh;
     int images;
 } settings[] = {
-    {3, "--enable-model-parallel --model-parallel-dim -1", "1 data parallel x 3 model parallel, the final layer split by column",
+    {3, "--enable-model-parallel --model-parallel-dim -1", "1 data parallel x 3 model parallel, the last layer split by column",
      4},
     {4, "--enable-model-parallel --model-parallel-dim 0 --model-parallel-size 2",
-     "2 data parallel x 2 model parallel, the final layer split by row", 3},
+     "2 data parallel x 2 model parallel, the last layer split by row", 3},
     {3, "", "3 data parallel x 1 model parallel, sync", 4},
     {4, "--enable-model-parallel --model-parallel-dim row --model-parallel-size 2 --same-batch-in-group",
-     "2 data parallel x 2 model parallel, the final layer split by row", 6},
+     "2 data parallel x 2 model parallel, the last layer split by row", 6},
     {2, "", "2 data parallel x 1 model parallel, sync", 6},
     {4, "--enable-model-parallel --model-parallel-dim column",
-     "1 data parallel x 4 model parallel, the final layer split by column", 3},
-    {4, "--enable-model-parallel --model-parallel-dim row", "1 data parallel x 4 model parallel, the final layer split by row",
+     "1 data parallel x 4 model parallel, the last layer split by column", 3},
+    {4, "--enable-model-parallel --model-parallel-dim row", "1 data parallel x 4 model parallel, the last layer split by row",
      3},
     {4, "--enable-model-parallel --model-parallel-dim column --model-parallel-size 2",
-     "2 data parallel x 2 model parallel, the final layer split by column", 3},
+     "2 data parallel x 2 model parallel, the last layer split by column", 3},
     {3, "--enable-model-parallel --model-parallel-dim column --same-batch-in-group",
-     "1 data parallel x 3 model parallel, the final layer split by column", 12},
+     "1 data parallel x 3 model parallel, the last layer split by column", 12},
 };
 enum { FIRST = 2, SETTINGS = sizeof settings / sizeof *settings };
 

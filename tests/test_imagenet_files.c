@@ -150,14 +150,14 @@ END_TEST
 
 START_TEST(test_pretrained_of_other_classes)
 {
-    check_refused("has 11 classes, not 7; to train a new final layer, add --pretrained-skip fc",
+    check_refused("has 11 classes, not 7; to train a new last layer, add --pretrained-skip fc",
                   FILES_RUN "--num-classes 7 --pretrained trained/best.safetensors --steps 1");
     check_runs("", FILES_RUN "--num-classes 7 --pretrained trained/best.safetensors --pretrained-skip fc --steps 1");
     /* Names of files may have anything in them; a message is one line. */
     char link[200];
     snprintf(link, sizeof link, "ln -s best.safetensors \"$(printf '%s/trained/x\\ny')\"", run_folder);
     ck_assert_int_eq(run_command(link), 0);
-    check_refused("trained/x\\ny: its final layer has 11 classes", FILES_RUN "--num-classes 7 --pretrained \"$(printf 'trained/x\\ny')\" --steps 1");
+    check_refused("trained/x\\ny: its last layer has 11 classes", FILES_RUN "--num-classes 7 --pretrained \"$(printf 'trained/x\\ny')\" --steps 1");
 }
 END_TEST
 
@@ -313,7 +313,7 @@ START_TEST(test_paths_with_control_characters)
 }
 END_TEST
 
-/* ---- a final layer of fewer classes than ranks ---- */
+/* ---- a last layer of fewer classes than ranks ---- */
 
 static const struct {
     const char *options, *dim; /* dim: of the ranks' split */

@@ -1,4 +1,4 @@
-/* projects/imagenet with a final layer of its own dtype, optimizer, margin or sampled classes: the same run on any number of
+/* projects/imagenet with a last layer of its own dtype, optimizer, margin or sampled classes: the same run on any number of
  * ranks, and after a checkpoint the same bits. */
 #include "support/trainer.h"
 
@@ -148,7 +148,7 @@ START_TEST(test_not_finite)
 }
 END_TEST
 
-/* The cosines' scale makes gradients of features overflow in float16, and not those of the final layer's float32 weight: its
+/* The cosines' scale makes gradients of features overflow in float16, and not those of the last layer's float32 weight: its
  * optimizer does not step either, so that the validation is that of a run that does not move. */
 START_TEST(test_skips_both)
 {

@@ -22,8 +22,8 @@ SPLIT = "--sync-bn --enable-model-parallel --model-parallel-dim"
 RUNS = [
     ("CPU", 1, "--device cpu", 0),
     ("GPU", 1, "--device cuda", 1e-3),
-    ("2 ranks, final layer split by column", 2, f"--device cuda {SPLIT} column", 1e-3),
-    ("2 ranks, final layer split by row", 2, f"--device cuda {SPLIT} row", 1e-3),
+    ("2 ranks, last layer split by column", 2, f"--device cuda {SPLIT} column", 1e-3),
+    ("2 ranks, last layer split by row", 2, f"--device cuda {SPLIT} row", 1e-3),
     ("2 ranks, ZeRO 3", 2, "--device cuda --sync-bn --enable-zero-optim 3", 1e-3),
     ("GPU, bfloat16", 1, "--device cuda --enable-amp-mode bf16", 5e-2),
 ]

@@ -10,7 +10,7 @@
  *     shard_save_for_backward(node, 0, y);
  *     return y;
  *
- * Gradients carry a placement as values do. A node's dx[i] is placed as its input
+ * Gradients have placements, as values do. A node's dx[i] is placed as its input
  * was, unless the operation says PARTIAL (the whole gradient is the sum over a
  * group, as for the input of a COLUMN linear). A PARTIAL gradient is summed
  * before the next node sees it, unless that node takes it as it is (the gather of

@@ -11,7 +11,7 @@ typedef struct class_sample {
 } class_sample;
 
 /* Draws the sample of a step: labels [count] are those of all its samples, the same on all ranks and for all micro-batches.
- * weight: of the final layer. Tensors of the innermost scope. Does nothing for a rate of 1. Not collective. */
+ * weight: of the last layer. Tensors of the innermost scope. Does nothing for a rate of 1. Not collective. */
 shard_status class_sample_draw(class_sample *made, const int64_t *labels, int64_t count, shard_tensor *weight, double rate,
                                bool corrected, uint64_t seed, int64_t step);
 

@@ -1,5 +1,5 @@
 /*
- * Options of a final layer for recognition: a margin of the label's cosine, and sampled classes. Fields for a trainer's struct
+ * Options of a last layer for recognition: a margin of the label's cosine, and sampled classes. Fields for a trainer's struct
  * and rows for its table, as training_options.h.
  */
 #ifndef COMMON_MARGIN_OPTIONS_H

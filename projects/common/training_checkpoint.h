@@ -73,7 +73,7 @@ shard_status training_checkpoint_set_hash(training_checkpoint *of, const char *n
 /* Sets `missing` of the setting that was added last. */
 void training_checkpoint_set_missing(training_checkpoint *of, const char *missing);
 
-/* Adds those of training_options.h: the optimizers, the final layer's dtype, --batch-size and --seed. */
+/* Adds those of training_options.h: the optimizers, the last layer's dtype, --batch-size and --seed. */
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
 
 /* Makes the --output folder if it does not exist; does nothing without --output. Without --resume and --overwrite it must have no

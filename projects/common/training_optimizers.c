@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How a step rounds weights of 16 bits, of which the model has at most the final layer's. Its state is rounded at random as the
+/* How a step rounds weights of 16 bits, of which the model has at most the last layer's. Its state is rounded at random as the
  * weight is, else it is float32: a second moment of 16 bits that is rounded to the nearest stands still. */
 typedef struct precision {
     shard_rounding rounding;

@@ -1,6 +1,6 @@
 /*
  * The optimizers of a run, the learning rate's schedule and the gradient scaler, as training_options.h has them. One optimizer
- * steps all layers, or the final layer has its own; two step together: both or neither, by gradients that are clipped by their
+ * steps all layers, or the last layer has its own; two step together: both or neither, by gradients that are clipped by their
  * common norm.
  */
 #ifndef COMMON_TRAINING_OPTIMIZERS_H
@@ -17,7 +17,7 @@
 
 typedef struct training_optimizers {
     const training_options *options;
-    shard_optimizer *of[2]; /* the final layer's is the second */
+    shard_optimizer *of[2]; /* the last layer's is the second */
     int count;
     shard_schedule schedule;
     double lr[2]; /* of the schedule's begin */
@@ -31,7 +31,7 @@ typedef struct training_optimizers {
     shard_tensors *buffers, *kept; /* the model's buffers, and their values before the step */
 } training_optimizers;
 
-/* Made of the parameters, partitioned by --enable-zero-optim. head_prefix: of the names of the final layer's parameters, "fc.";
+/* Made of the parameters, partitioned by --enable-zero-optim. head_prefix: of the names of the last layer's parameters, "fc.";
  * epoch_steps: the steps of an epoch. training_optimizers_close follows, also after an error. Collective over the world with
  * ZeRO, else not. */
 shard_status training_optimizers_open(training_optimizers *made, const training_options *wanted, const head_options *head,

@@ -140,8 +140,8 @@ const command_option training_check_replicas_rows[] = {
 };
 
 const command_option head_rows[] = {
-    {COMMAND_FLAG, "enable-model-parallel", "split the final layer over ranks", HEAD_AT(enable_model_parallel)},
-    {COMMAND_WHOLE, "model-parallel-size", "ranks that one final layer is split over; 0: all. The rest is data parallel", "N",
+    {COMMAND_FLAG, "enable-model-parallel", "split the last layer over ranks", HEAD_AT(enable_model_parallel)},
+    {COMMAND_WHOLE, "model-parallel-size", "ranks that one last layer is split over; 0: all. The rest is data parallel", "N",
      HEAD_AT(model_parallel_size), .most = 1e6},
     {COMMAND_CHOICE, "head-dtype", "of its weight: bfloat16 takes half the memory; same: as the other layers", "DTYPE",
      HEAD_AT(dtype), .choices = head_dtype_choices},

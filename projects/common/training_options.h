@@ -152,20 +152,20 @@ const char *training_optimizer_name(const training_options *wanted);
 /* Whether the optimizer has buffers of momentum. */
 bool training_has_momentum(const training_options *wanted);
 
-/* "sgd", "momentum", ...: of the optimizer that steps the final layer, whichever option says so; static. */
+/* "sgd", "momentum", ...: of the optimizer that steps the last layer, whichever option says so; static. */
 const char *head_optimizer_name(const head_options *head, const training_options *wanted);
 
 /* "none" for a weight that is not of 16 bits; static. */
 const char *head_rounding_name(const head_options *head);
 
-/* The dtype of the final layer's weight. */
+/* The dtype of the last layer's weight. */
 shard_dtype head_dtype(const head_options *head, const training_options *wanted);
 
-/* The type of SHARD_AUTOCAST for the final layer and its loss: float32 for a weight of bfloat16, of which a product in another
+/* The type of SHARD_AUTOCAST for the last layer and its loss: float32 for a weight of bfloat16, of which a product in another
  * 16-bit type would need a copy; else that of --enable-amp-mode. */
 shard_dtype head_autocast(const head_options *head, const training_options *wanted);
 
-/* Whether the final layer's optimizer needs norms of whole layers. */
+/* Whether the last layer's optimizer needs norms of whole layers. */
 bool head_is_layerwise(const head_options *head, const training_options *wanted);
 
 #endif

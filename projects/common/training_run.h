@@ -14,7 +14,7 @@ typedef struct training_run {
     const training_options *options;
     const char *samples; /* their name, "images" */
     shard_mesh *mesh;
-    shard_group *model_group; /* the ranks of one final layer */
+    shard_group *model_group; /* the ranks of one last layer */
     shard_module *model;
     shard_data_parallel *data_parallel; /* this and the optimizers: of runs that train */
     training_optimizers optimizers;

@@ -62,7 +62,7 @@ const command_line options_line = {
              "       shardrun -n 4 debs --enable-model-parallel [options] DIR\n\n"
              "Trains a network on DIR/train.txt that predicts the labels of a point, of which there may be millions, and\n"
              "measures it on DIR/test.txt. The files have the format of the Extreme Classification Repository;\n"
-             "projects/debs/prepare makes them of Debian's packages. The final layer can be split over ranks. The same\n"
+             "projects/debs/prepare makes them of Debian's packages. The last layer can be split over ranks. The same\n"
              "points meet in the same step on any number of ranks. Defaults are in parentheses.\n",
     .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
 };

@@ -22,7 +22,7 @@ typedef struct trainer {
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 
-/* The features of this rank's points, gathered over the model group, in the final layer's dtype: [points of the group, hidden].
+/* The features of this rank's points, gathered over the model group, in the last layer's dtype: [points of the group, hidden].
  * NULL with the error set. Collective over the model group. */
 shard_tensor *trainer_features(trainer *run, const xmc_data *data, const int64_t *points, int64_t count, uint64_t dropout_key);
 

@@ -49,7 +49,7 @@ static shard_status count_batch(trainer *run, const loader_batch *batch, totals 
     return training_sum((double *)counts, sizeof *counts / sizeof(double));
 }
 
-/* Gathers the images of a model group before its final layer, unless its ranks have the same images, so that each
+/* Gathers the images of a model group before its last layer, unless its ranks have the same images, so that each
  * rank computes the same loss. The group's first rank reports it. */
 shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *local_labels, double label_smoothing,
                            shard_tensor **loss, shard_tensor **ranks)

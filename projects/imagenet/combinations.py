@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures how the ways of sharing a training run out combine, on 4 ranks: data parallel and
-split final layers x precision x ZeRO. Writes the table into README.md beside this file, and
+split last layers x precision x ZeRO. Writes the table into README.md beside this file, and
 the memory over the number of classes as bar charts, memory.svg.
 
     tools/build release && projects/imagenet/combinations.py          # all, some 30 minutes

@@ -1,5 +1,5 @@
 /*
- * A final layer of its own dtype, with a margin or with sampled classes. It takes fc's place in the model, which then returns
+ * A last layer of its own dtype, with a margin or with sampled classes. It takes fc's place in the model, which then returns
  * features, and computes the loss from them. In training that is the loss of the layer's logits; in validation the loss and the
  * accuracy over all classes without a margin, whose sums are wide also for a weight of 16 bits.
  */
@@ -70,7 +70,7 @@ shard_status head_open(trainer *run, bool fused)
     int64_t features = shard_tensor_size(replaced, 1), classes = run->data.num_classes;
     struct head *head = calloc(1, sizeof *head);
     if (!head)
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for the final layer");
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for the last layer");
     head->dtype = head_dtype(&wanted->head, &wanted->training);
     head->fused = fused;
     head->by_row = split == SHARD_SPLIT_ROW;

@@ -27,7 +27,7 @@ static const command_option table[] = {
      "STEM", AT(stem), .choices = stems},
     {COMMAND_WHOLE, "width", "channels of the first stage; the others have 2, 4 and 8 times as many", "N", AT(width), .least = 1,
      .most = 65536},
-    {COMMAND_WHOLE, "num-classes", "outputs of the final layer; 0: as many as DIR/train has, 1000 for synthetic images", "N",
+    {COMMAND_WHOLE, "num-classes", "outputs of the last layer; 0: as many as DIR/train has, 1000 for synthetic images", "N",
      AT(num_classes), .most = MOST_WHOLE},
     {COMMAND_TEXT, "pretrained",
      "begin with the values of a torchvision state dict or of a checkpoint (.safetensors), whose names must be the "
@@ -72,7 +72,7 @@ static const command_option table[] = {
     {COMMAND_FLAG, "same-batch-in-group", "the ranks of a model parallel group have the same images, and gather no features",
      AT(same_batch_in_group)},
     {COMMAND_CHOICE, "head",
-     "final layer. fused: a classifier, which computes loss and update with neither logits nor the gradient of its weight in "
+     "last layer. fused: a classifier, which computes loss and update with neither logits nor the gradient of its weight in "
      "memory; plain: a linear layer; auto: fused if the layer is split by column and that saves memory",
      "KIND", AT(head_kind), .choices = heads},
     MARGIN_ROWS(options, margin),
@@ -117,7 +117,7 @@ const command_line options_line = {
     .usage = "Usage: imagenet [options] DIR\n"
              "       shardrun -n 4 imagenet --enable-model-parallel [options] DIR\n\n"
              "Trains a ResNet on the images in DIR/train/<class>/*.{jpg,png} and validates it on those in\n"
-             "DIR/val, on one rank or on all that shardrun, mpirun or srun start. The final layer can be split\n"
+             "DIR/val, on one rank or on all that shardrun, mpirun or srun start. The last layer can be split\n"
              "over ranks. The same images meet in the same step on any number of ranks. Defaults are in\n"
              "parentheses.\n",
     .closing = "\nThe other options of pytorch/examples' imagenet, as --world-size, are taken too: a line says what to write "
@@ -156,16 +156,15 @@ static shard_status check_model(const options *parsed)
     return SHARD_OK;
 }
 
-/* The final layer's options. */
+/* The last layer's options. */
 static shard_status check_head(const options *parsed)
 {
     bool by_row = parsed->head.enable_model_parallel && parsed->model_parallel_dim == SHARD_SPLIT_ROW;
     bool rowwise = parsed->head.optimizer >= HEAD_ROWWISE_ADAGRAD, samples = parsed->margin.sample_rate < 1;
     if (parsed->head_kind == HEAD_FUSED && by_row)
-        return shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "--head fused is for a final layer that is whole or split by column: take --model-parallel-dim column, "
-            "or --head plain");
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--head fused is for a last layer that is whole or split by column: take --model-parallel-dim column, "
+                           "or --head plain");
     if (parsed->same_batch_in_group && !parsed->head.enable_model_parallel)
         return shard_error(SHARD_ERROR_ARGUMENT, "--same-batch-in-group needs --enable-model-parallel");
     if (parsed->model_parallel_dim == SHARD_SPLIT_ROW && !parsed->head.enable_model_parallel)
@@ -175,7 +174,7 @@ static shard_status check_head(const options *parsed)
                            "--head-optimizer %s needs whole rows on a rank: take --model-parallel-dim column, or adamw",
                            head_optimizer_name(&parsed->head, &parsed->training));
     if (samples && by_row)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--sample-rate is for a final layer that is whole or split by column: take "
+        return shard_error(SHARD_ERROR_ARGUMENT, "--sample-rate is for a last layer that is whole or split by column: take "
                                                  "--model-parallel-dim column");
     if (samples && parsed->head_kind == HEAD_PLAIN)
         return shard_error(SHARD_ERROR_ARGUMENT, "--sample-rate needs a classifier: take --head fused, or leave --head out");
@@ -186,7 +185,7 @@ static shard_status check_head(const options *parsed)
                                                                       : NULL;
     if (own && parsed->cuda_graph)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "--cuda-graph captures the step of a plain final layer with the run's optimizer: leave it out, or %s",
+                           "--cuda-graph captures the step of a plain last layer with the run's optimizer: leave it out, or %s",
                            own);
     return SHARD_OK;
 }

@@ -4,7 +4,7 @@
 
 #include "margin_options.h"
 
-/* How the final layer computes its loss. AUTO: the trainer's choice. */
+/* How the last layer computes its loss. AUTO: the trainer's choice. */
 typedef enum head_kind { HEAD_AUTO = 0, HEAD_FUSED, HEAD_PLAIN } head_kind;
 
 #define OPTIONS_WIDTH_TEXT "64"

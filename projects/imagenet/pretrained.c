@@ -114,8 +114,8 @@ static shard_status check_classes(const pretrained *loading)
         shard_tensor_size(final, 0) == classes)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT,
-                       "--pretrained %s: its final layer has %" PRId64 " classes, not %" PRId64
-                       "; to train a new final layer, add --pretrained-skip fc",
+                       "--pretrained %s: its last layer has %" PRId64 " classes, not %" PRId64
+                       "; to train a new last layer, add --pretrained-skip fc",
                        loading->path, shard_tensor_size(final, 0), classes);
 }
 

@@ -18,7 +18,7 @@ static shard_status make_mesh(trainer *run)
 }
 
 /*
- * Whether the final layer is a classifier. --head auto takes it for a layer that is split by column, or has options that a
+ * Whether the last layer is a classifier. --head auto takes it for a layer that is split by column, or has options that a
  * classifier has by itself (head.c) or alone (a stash). It does not where a classifier's gradient would be computed as a whole
  * and a plain layer's is streamed in row blocks (ZeRO 2 and 3 over replicas of the layer), or where the gradient is needed as a
  * whole in any case (LARS, LAMB). Sampled classes need a classifier. A step that is captured (--cuda-graph) has the plain layer.
@@ -91,7 +91,7 @@ static void introduce(trainer *run)
     progress_say(&run->base.progress, "%s, %" PRId64 " classes, %" PRId64 " parameters%s", wanted->arch, run->data.num_classes,
                  training_count_parameters(run->base.model, &own), is_fused(run) ? ", fused head" : "");
     if (shard_group_size(run->base.model_group) > 1)
-        snprintf(layer, sizeof layer, ", the final layer split by %s",
+        snprintf(layer, sizeof layer, ", the last layer split by %s",
                  wanted->model_parallel_dim == SHARD_SPLIT_COLUMN ? "column" : "row");
     snprintf(layer + strlen(layer), sizeof layer - strlen(layer), "%s", wanted->sync_bn ? ", synchronized batch norms" : "");
     training_introduce_ranks(&run->base.progress, run->base.mesh, layer);

@@ -17,8 +17,8 @@ typedef struct trainer {
     const options *options;
     dataset data;
     shard_group *batch_group;   /* each rank of it has a range of each batch */
-    shard_group *feature_group; /* its ranks gather their features before the final layer; NULL: they have the same images */
-    struct head *head;          /* of the model, which then returns features; NULL: an ordinary final layer */
+    shard_group *feature_group; /* its ranks gather their features before the last layer; NULL: they have the same images */
+    struct head *head;          /* of the model, which then returns features; NULL: an ordinary last layer */
     class_sample sample;        /* the classes of the step */
     struct step_graph *graph;   /* NULL: without --cuda-graph */
     int64_t local_images;       /* images through this rank's model in the step or the validation */
@@ -37,10 +37,10 @@ shard_status trainer_describe(trainer *run);
 
 /* ---- head.c: --head-dtype, --margin, --sample-rate ---- */
 
-/* Whether these options need a final layer that the model does not have by itself. */
+/* Whether these options need a last layer that the model does not have by itself. */
 bool head_is_special(const options *wanted);
 
-/* Replaces the model's final layer, by a classifier if it is fused. Not collective. */
+/* Replaces the model's last layer, by a classifier if it is fused. Not collective. */
 shard_status head_open(trainer *run, bool fused);
 
 /* Draws the classes of the step at run->base.at into run->sample, with the labels of all its images: the same on any number of

@@ -6,7 +6,7 @@
 static const command_option table[] = {
     {COMMAND_HEADING, "Model", NULL},
     {COMMAND_WHOLE, "features", "rows of the table that n-grams are hashed to", "N", AT(features), .least = 2, .most = 16777216},
-    {COMMAND_WHOLE, "dim", "numbers of a word's feature, the input of the final layer", "N", AT(dim), .least = 1, .most = 65536},
+    {COMMAND_WHOLE, "dim", "numbers of a word's feature, the input of the last layer", "N", AT(dim), .least = 1, .most = 65536},
     {COMMAND_WHOLE, "channels", "of the convolution over a word's bytes; 0: none", "N", AT(channels), .most = 65536},
     {COMMAND_NUMBER, "scale", "norm of a word's feature", "X", AT(scale), .least = 0.001, .most = 1e6},
 
@@ -25,7 +25,7 @@ static const command_option table[] = {
     {COMMAND_NUMBER, "power", "others are drawn with chances of count^X", "X", AT(power), .most = 4},
     {COMMAND_WHOLE, "tied-epochs",
      "epochs in which the encoder alone trains: a class's row is the feature of its word, and the softmax is over the words of "
-     "the batch. The final layer begins with these rows",
+     "the batch. The last layer begins with these rows",
      "N", AT(tied_epochs), .most = 1e9},
     {COMMAND_WHOLE, "neighbours",
      "adjacent words of the dictionary of which a batch of tied epochs has pairs; 1: independent words", "N", AT(neighbours),
@@ -73,7 +73,7 @@ const command_line options_line = {
         "       shardrun -n 2 spell --enable-model-parallel [options] DIR\n\n"
         "Trains a network that corrects misspelled words: the classes are the words of DIR/words.txt, of which there may be\n"
         "millions, and the training pairs are made of them by a noise model. Validation is on DIR/test.txt, if it is there.\n"
-        "projects/spell/prepare makes both files. The final layer can be split over ranks. A step has the same pairs on any\n"
+        "projects/spell/prepare makes both files. The last layer can be split over ranks. A step has the same pairs on any\n"
         "number of ranks. spell --correct --resume FILE DIR < words prints corrections. Defaults are in parentheses.\n",
     .closing = "\nCtrl-C finishes the step, saves a checkpoint if there is an --output, and ends; a second one ends at once.\n",
 };

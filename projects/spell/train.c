@@ -7,7 +7,7 @@ static shard_status begin_epoch(void *of)
     return shard_group_sampler_seek(run->sampler, run->base.at.epoch, run->base.at.epoch_step);
 }
 
-/* While rows are tied the final layer has no gradient, or with replicas one of zeros: its optimizer's count of steps stays. */
+/* While rows are tied the last layer has no gradient, or with replicas one of zeros: its optimizer's count of steps stays. */
 static shard_status update(void *of)
 {
     trainer *run = of;

@@ -75,7 +75,7 @@ static shard_status make_network(trainer *run)
     return run->base.model ? SHARD_OK : shard_last_status();
 }
 
-/* The final layer's optimizer is one of its own, as it does not step while rows are tied. */
+/* The last layer's optimizer is one of its own, as it does not step while rows are tied. */
 static shard_status make_optimizers(trainer *run)
 {
     const training_options *wanted = &run->options->training;
@@ -84,7 +84,7 @@ static shard_status make_optimizers(trainer *run)
     if (wanted->zero == 3 && shard_group_size(shard_mesh_data_group(run->base.mesh)) > 1)
         return shard_error(
             SHARD_ERROR_ARGUMENT,
-            "--enable-zero-optim 3 partitions replicas of the final layer, whose rows are set to the words' features: "
+            "--enable-zero-optim 3 partitions replicas of the last layer, whose rows are set to the words' features: "
             "split it over all ranks with --enable-model-parallel, or take 2");
     shard_tensors *parameters = shard_parameters(run->base.model);
     shard_status status = training_optimizers_open(&run->base.optimizers, wanted, &head, parameters, NETWORK_HEAD,

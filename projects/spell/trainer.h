@@ -32,10 +32,10 @@ void trainer_close(trainer *run);
 bool trainer_is_tied(const trainer *run);
 
 /* The features of this rank's words, gathered over the model group: [words of the group, dim], of the norm; those of the norm
- * --scale are the final layer's inputs, before they have its dtype. NULL with the error set. Collective over the model group. */
+ * --scale are the last layer's inputs, before they have its dtype. NULL with the error set. Collective over the model group. */
 shard_tensor *trainer_features(trainer *run, const char *const *word, int64_t count, double norm);
 
-/* Sets the final layer's rows to the features of the words. Collective over the world with --enable-zero-optim 3, else not. */
+/* Sets the last layer's rows to the features of the words. Collective over the world with --enable-zero-optim 3, else not. */
 shard_status trainer_set_rows(trainer *run);
 
 /* ---- train.c ---- */
