@@ -268,7 +268,7 @@ def check_parallel_options(folder, one):
 
 
 def check_rates(folder):
-    """The schedules, at the final layer's own rate too, and the weight decay of biases."""
+    """The schedules, at the last layer's own rate too, and the weight decay of biases."""
     short, steps = ["--epochs", 2, "--val-interval", 0], 18
     for options, rate in ((["polynomial", "--lr-power", 2, "--lr-min", 0.003], lambda step: 0.003 + 0.027 * (1 - step / steps) ** 2),
                           (["cosine", "--lr-min", 0.003], lambda step: 0.003 + 0.027 * (1 + math.cos(math.pi * step / steps)) / 2),

@@ -10,7 +10,7 @@
 /* The results of a step, over the world. */
 typedef struct step {
     training_batch batch; /* loss: the mean over the samples */
-    double lr, head_lr, grad_scale, seconds; /* head_lr: below 0: the final layer has no optimizer of its own */
+    double lr, head_lr, grad_scale, seconds; /* head_lr: below 0: the last layer has no optimizer of its own */
     int64_t lost; /* the lowest rank for whose loss it was skipped; -1: none */
 } step;
 

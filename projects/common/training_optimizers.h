@@ -42,9 +42,9 @@ void training_optimizers_close(training_optimizers *made);
  * epochs. With ZeRO the backward may step already: call it before. */
 double training_optimizers_set_lr(training_optimizers *made, int64_t step);
 
-/* The learning rate of the final layer's own optimizer; below 0: it has none. */
+/* The learning rate of the last layer's own optimizer; below 0: it has none. */
 double training_optimizers_head_lr(const training_optimizers *made);
-/* Writes "lr 0.1", or "lr 0.1 and 0.01" with a final layer's. Returns text. */
+/* Writes "lr 0.1", or "lr 0.1 and 0.01" with a last layer's. Returns text. */
 const char *training_optimizers_describe_lr(char *text, size_t bytes, double lr, double head_lr);
 
 /* Clips the gradients and steps, or skips the step of all layers (made->skipped). The gradients are those of

@@ -44,7 +44,7 @@ typedef struct step {
     int64_t parts; /* micro-batches to read by batch_take; 0: nothing to report */
     totals counts;
     training_position at; /* after it */
-    double lr, head_lr, grad_scale; /* head_lr: below 0: the final layer has no optimizer of its own */
+    double lr, head_lr, grad_scale; /* head_lr: below 0: the last layer has no optimizer of its own */
     bool skipped;
     int64_t lost; /* the lowest rank for whose loss it was skipped; -1: none */
     int64_t local_images;

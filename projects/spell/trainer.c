@@ -144,7 +144,7 @@ static shard_status describe(trainer *run)
     return training_checkpoint_set_integer(of, "neighbours", "--neighbours", TRAINING_WITHIN_EPOCH, wanted->neighbours);
 }
 
-/* The final layer's rows of a checkpoint within a tied epoch are those of the epoch before: a run that makes use of them sets
+/* The last layer's rows of a checkpoint within a tied epoch are those of the epoch before: a run that makes use of them sets
  * them as the end of the epoch does. It has no --tied-epochs of its own. */
 static shard_status set_rows_within_epoch(trainer *run)
 {
