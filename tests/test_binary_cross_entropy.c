@@ -261,6 +261,32 @@ START_TEST(stands_extreme_logits)
 }
 END_TEST
 
+/* The same of pairs: the loss and the gradients are finite where the classes of infinite logits are right. */
+START_TEST(stands_infinite_logits_of_pairs)
+{
+    enum { CLASSES = 40 };
+    static const int64_t pairs[] = {0, 0, 1, 3, 7, 39};
+    static const shard_dtype types[] = {SHARD_FLOAT64, SHARD_FLOAT32, SHARD_FLOAT16, SHARD_BFLOAT16};
+    double x[2 * CLASSES] = {0}, *got;
+    x[3] = x[CLASSES + 39] = INFINITY;
+    x[4] = x[CLASSES + 3] = -INFINITY;
+    for (int d = 0; d < 4; d++)
+        SHARD_SCOPE
+        {
+            shard_tensor *logits = tensor_of(x, SHARD_SHAPE(2, CLASSES), types[d]);
+            shard_set_requires_grad(logits, true);
+            shard_tensor *loss = shard_binary_cross_entropy_with_logits(
+                logits, shard_from_host(pairs, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64), .reduction = SHARD_REDUCTION_SUM);
+            ck_assert_double_eq_tol(shard_item(loss) / ((2 * CLASSES - 4) * log(2)), 1, d > 1 ? 1e-2 : 1e-5);
+            check_ok(shard_backward(loss));
+            got = read_doubles_of(shard_grad(logits));
+            for (int i = 0; i < 2 * CLASSES; i++)
+                check_number(got[i], isinf(x[i]) ? 0 : i == 7 ? -0.5 : 0.5, 1e-6, "gradient", i);
+            free(got);
+        }
+}
+END_TEST
+
 START_TEST(takes_no_rows_and_no_pairs)
 {
     SHARD_SCOPE
@@ -533,6 +559,7 @@ int main(void)
     tcase_add_loop_test(values, follows_the_definition, 0, 4);
     tcase_add_loop_test(values, has_the_gradient_of_its_differences, 0, sizeof operations / sizeof *operations);
     tcase_add_test(values, stands_extreme_logits);
+    tcase_add_test(values, stands_infinite_logits_of_pairs);
     tcase_add_test(values, takes_no_rows_and_no_pairs);
     tcase_add_test(values, puts_the_gradient_over_released_logits);
     TCase *ranks = test_case(suite, "ranks");

@@ -40,7 +40,8 @@ struct shard_update_product;
 struct shard_device {
     const struct shard_device_ops *ops;
     const struct shard_head_ops *head; /* fused sweeps; NULL: none */
-    const struct shard_head_loss *head_softmax; /* kernels of its own for the tiles of sweeps that are composed; NULL: none */
+    /* Kernels of its own for the tiles of sweeps that are composed; NULL: none. */
+    const struct shard_head_loss *head_softmax, *head_binary;
     /* Whether steps of SGD and Adam compute the product faster than a product and a step; NULL: never. */
     bool (*steps_product)(const struct shard_update_product *);
     const char *name;
@@ -194,18 +195,23 @@ SHARD_KERNEL bool shard_label_ignored(const shard_cross_entropy_shape *shape, in
     return label == shape->ignore_index || label < 0 || label >= shape->classes;
 }
 
+/* The label's column in this range, or -1. */
+SHARD_KERNEL int64_t shard_label_column(const shard_cross_entropy_shape *shape, int64_t label)
+{
+    bool has = !shard_label_ignored(shape, label) && label >= shape->col0 && label - shape->col0 < shape->cols;
+    return has ? label - shape->col0 : -1;
+}
+
 /* Finds a label's row in `list` [count], ascending rows of the columns. *position: where it is; *row: the row. For a label of
  * other columns they are count and -1, for an ignored one -1 and -1. False, with count and -1, if the list lacks the row. */
 SHARD_KERNEL bool shard_label_find(const shard_cross_entropy_shape *shape, int64_t count, const int64_t *list, int64_t label,
                                    int64_t *position, int64_t *row)
 {
-    bool ignored = shard_label_ignored(shape, label);
-    bool is_here = !ignored && label >= shape->col0 && label - shape->col0 < shape->cols;
-    *position = ignored ? -1 : count;
+    int64_t first = 0, wanted = shard_label_column(shape, label);
+    *position = shard_label_ignored(shape, label) ? -1 : count;
     *row = -1;
-    if (!is_here)
+    if (wanted < 0)
         return true;
-    int64_t first = 0, wanted = label - shape->col0;
     for (int64_t end = count; first < end;) {
         int64_t middle = first + (end - first) / 2;
         if (list[middle] < wanted)
@@ -255,6 +261,20 @@ typedef struct shard_binary_loss_shape {
     int64_t col0, classes;
     int64_t pairs;
 } shard_binary_loss_shape;
+
+/* The first of the pairs that is not before (row, class); they ascend. */
+SHARD_KERNEL int64_t shard_first_pair(const int64_t *pair, int64_t pairs, int64_t row, int64_t class_)
+{
+    int64_t first = 0;
+    for (int64_t end = pairs; first < end;) {
+        int64_t middle = first + (end - first) / 2, at = pair[middle];
+        if (at < row || (at == row && pair[pairs + middle] < class_))
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
 
 /* The error for faulty data: the format has three int64_t. Both are valid as long as the process. */
 typedef struct shard_fault {

@@ -1,8 +1,9 @@
 /*
  * Binary cross-entropy with logits. Where the targets are pairs, a pass over all elements takes them for zeros, and
  * threads with a pair each correct its element: in a sum the element's summand, which both passes compute to the same
- * bits, is exchanged for that of a one. Gradients at pairs are computed before the pass, which may overwrite the logits,
- * and stored after it. Sums are added up in double, in an order that depends on the shapes alone.
+ * bits, is exchanged for that of a one. Of an infinite logit, whose summand is infinite, the first pass looks for the pair.
+ * Gradients at pairs are computed before the pass, which may overwrite the logits, and stored after it. Sums are added up in
+ * double, in an order that depends on the shapes alone.
  */
 #include "device/cuda/rows.cuh"
 
@@ -49,6 +50,11 @@ template <class T> struct Binary {
         *column = label < 0 || label >= shape.classes ? -1 : label - shape.col0;
         return *row >= 0 && *row < shape.rows && *column >= 0 && *column < shape.cols;
     }
+    __device__ bool has_pair(int64_t row, int64_t column) const
+    {
+        int64_t label = shape.col0 + column, first = shard_first_pair(pair, shape.pairs, row, label);
+        return first < shape.pairs && pair[first] == row && pair[shape.pairs + first] == label;
+    }
     __device__ R at(int64_t row, int64_t column) const
     {
         return to_real(x[row * shape.pitch + column]);
@@ -68,7 +74,8 @@ template <class T, int LANES> static __global__ void measure(Binary<T> b, Rows s
         const T *x = b.x + row * b.shape.pitch + start;
         double sum = 0, weight = b.weight_of_row(row);
         auto add = [&](int64_t i, R value) {
-            R loss = b.loss(value, b.target_at(row, start + i), start + i);
+            R y = value == INFINITY && b.pair && b.has_pair(row, start + i) ? 1 : b.target_at(row, start + i);
+            R loss = b.loss(value, y, start + i);
             sum += (double)loss;
             if (each)
                 each[row * shape.cols + start + i] = round_to<T>((R)weight * loss);
@@ -100,6 +107,8 @@ template <class T> static __global__ void correct(Binary<T> b, T *each, double *
         if (!b.place(i, &row, &column))
             continue;
         R value = b.at(row, column), one = b.loss(value, 1, column);
+        if (value == INFINITY)
+            continue;
         double weight = b.weight_of_row(row);
         sum += weight * ((double)one - (double)b.loss(value, 0, column));
         if (each)
@@ -133,7 +142,7 @@ static Binary<T> binary_of(const shard_binary_loss_shape *shape, const void *x, 
     b.row_weight = row_weight;
     b.shape = *shape;
     b.shape.pitch = shard_pitch(shape->pitch, shape->cols);
-    b.shape.pairs = target ? 0 : shape->pairs;
+    b.shape.pairs = pair ? shape->pairs : 0;
     b.packed = aligned_alike(x, also);
     return b;
 }
@@ -161,8 +170,8 @@ shard_status shard_cuda_binary_cross_entropy(shard_device *device, const shard_b
         using T = decltype(t);
         Binary<T> b = binary_of<T>(shape, x, target, pair, weight, positive, row_weight, NULL);
         bool few = short_rows(cut.cols, sizeof(T));
-        SHARD_TRY(launch(device, few ? measure<T, WARP> : measure<T, BLOCK>, team_blocks(teams, few ? WARP : BLOCK), BLOCK, b, cut,
-                         (T *)each, parts));
+        SHARD_TRY(launch(device, few ? measure<T, WARP> : measure<T, BLOCK>, team_blocks(teams, few ? WARP : BLOCK), BLOCK, b,
+                         cut, (T *)each, parts));
         return of_pairs ? launch(device, correct<T>, (unsigned)of_pairs, BLOCK, b, (T *)each, parts + teams) : SHARD_OK;
     });
     if (status == SHARD_OK && sum)
