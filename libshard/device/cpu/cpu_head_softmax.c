@@ -29,9 +29,8 @@ static void begin(sweep *s, double *stats)
 static float *label_of(const lane *l, const tile *t, int64_t row)
 {
     const shard_head *h = l->s->h;
-    int64_t label = h->target[row], class = label - h->loss.col0 - t->first;
-    bool has = !shard_label_ignored(&h->loss, label) && class >= 0 && class < t->count;
-    return has ? l->z + class * l->s->pitch + row : NULL;
+    int64_t class = shard_label_column(&h->loss, h->target[row]) - t->first;
+    return class >= 0 && class < t->count ? l->z + class * l->s->pitch + row : NULL;
 }
 
 /* Adds the margins to the labels' logits. */
@@ -61,9 +60,9 @@ static void add_targets(lane *l, const tile *t)
     const sweep *s = l->s;
     const shard_cross_entropy_shape *shape = &s->h->loss;
     for (int64_t row = 0; row < shape->rows; row++) {
-        int64_t label = s->h->target[row], class = label - shape->col0 - t->first;
+        int64_t class = shard_label_column(shape, s->h->target[row]) - t->first;
         double *stats = l->stats + row * SHARD_CE_STATS;
-        if (shard_label_ignored(shape, label) || class < 0 || class >= t->count)
+        if (class < 0 || class >= t->count)
             continue;
         double weight = (double)head_class_weight(s->h, t->first + class), q = (1 - shape->smoothing) * weight;
         stats[SHARD_CE_A] += q * (double)l->z[class * s->pitch + row];
@@ -169,8 +168,8 @@ static void subtract_targets(lane *l, const tile *t, const double *scale, const 
     const shard_cross_entropy_shape *shape = &s->h->loss;
     double keep = (1 - shape->smoothing) * slope_of_map(s->h);
     for (int64_t row = 0; row < shape->rows; row++) {
-        int64_t label = s->h->target[row], class = label - shape->col0 - t->first;
-        if (!shard_label_ignored(shape, label) && class >= 0 && class < t->count)
+        int64_t class = shard_label_column(shape, s->h->target[row]) - t->first;
+        if (class >= 0 && class < t->count)
             l->z[class * s->pitch + row] -=
                 (float)(scale[row] * keep) * head_class_weight(s->h, t->first + class) * (slopes ? slopes[row] : 1);
     }

@@ -31,12 +31,9 @@ template <class T> struct Loss {
         return target && shard_label_ignored(&shape, target[row]);
     }
     /* The column of the target's logit in this part, -1 if it has none here. */
-    __device__ int64_t own_target(int64_t row, int64_t cols) const
+    __device__ int64_t own_target(int64_t row) const
     {
-        if (!target || ignores(row))
-            return -1;
-        int64_t column = target[row] - shape.col0;
-        return column >= 0 && column < cols ? column : -1;
+        return target ? shard_label_column(&shape, target[row]) : -1;
     }
     /* Of a pack of x. */
     __device__ Pack<T> load_probabilities(const T *from) const
@@ -76,10 +73,9 @@ struct Ranking {
 };
 
 /* Of a row that is not ignored. */
-template <class T>
-static __device__ inline Real<T> target_logit(const Loss<T> &l, const Ranking &ranking, int64_t row, int64_t cols)
+template <class T> static __device__ inline Real<T> target_logit(const Loss<T> &l, const Ranking &ranking, int64_t row)
 {
-    return ranking.logit ? (Real<T>)ranking.logit[row] : to_real(l.x[row * l.shape.pitch + l.own_target(row, cols)]);
+    return ranking.logit ? (Real<T>)ranking.logit[row] : to_real(l.x[row * l.shape.pitch + l.own_target(row)]);
 }
 
 /* Adds q x and q of a column's element; without probabilities they are 0. Of labels that are not smoothed there is no q: 0 times
@@ -108,7 +104,7 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
         bool ranked = RANKED && !l.ignores(row);
         int64_t left = ranked ? l.target[row] - l.shape.col0 - start : 0; /* columns of this piece */
         int ahead = 0;
-        R own = ranked ? target_logit(l, ranking, row, shape.cols) : R(0);
+        R own = ranked ? target_logit(l, ranking, row) : R(0);
         walk<packs_ahead<TARGETS>>(
             Cut<T>(x, count, l.packed), team.lane, LANES,
             [&](auto &first) {
@@ -211,7 +207,7 @@ template <class T> static __global__ void join_parts(Loss<T> l, Ranking ranking,
         if (team.lane != 0)
             continue;
         bool ignored = l.ignores(row);
-        int64_t target = l.own_target(row, shape.cols);
+        int64_t target = l.own_target(row);
         double weight = target >= 0 ? (double)l.weight_of(target) : 0;
         double *out = stats + row * SHARD_CE_STATS;
         Real<T> x = target >= 0 ? to_real(l.x[row * l.shape.pitch + target]) : 0;
@@ -415,7 +411,7 @@ static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int
     g.factor = (R)(scale * slope * exp((double)g.center - lse));
     g.keep = (R)(scale * l.keep);
     g.spread = (R)(scale * l.spread);
-    g.target = l.own_target(row, cols);
+    g.target = l.own_target(row);
     return g;
 }
 

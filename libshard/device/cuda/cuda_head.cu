@@ -57,8 +57,8 @@ template <class T, class R> struct Features {
     __device__ void run(int64_t row, int64_t lane) const
     {
         double by = scale[row], share = shape.classes ? shape.smoothing / (double)shape.classes : 0;
-        int64_t label = target[row], column = shard_label_ignored(&shape, label) ? -1 : label - shape.col0;
-        bool has_target = column >= 0 && column < shape.cols;
+        int64_t column = shard_label_column(&shape, target[row]);
+        bool has_target = column >= 0;
         double exponential = shape.cols > 0 ? exp(stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - lse[row]) : 0;
         double of_map = shape.map.maps ? shard_label_slope(&shape, stats + row * SHARD_CE_STATS) : 1;
         R of_sum = (R)(by * slope[row] * exponential), of_spread = (R)(by * share * of_map);
@@ -93,8 +93,8 @@ shard_status shard_cuda_head_input_gradient(shard_device *device, const shard_cr
     return by_float(weight_dtype, [&](auto t) {
         using T = decltype(t);
         using R = Real<T>;
-        Features<T, R> form = {*shape, in,  target, (const R *)class_weight, (const T *)weight,   stats,
-                               lse, slope, scale,  (const R *)sum,          (const R *)spread, (R *)dx};
+        Features<T, R> form = {*shape, in,    target, (const R *)class_weight, (const T *)weight, stats,
+                               lse,    slope, scale,  (const R *)sum,          (const R *)spread, (R *)dx};
         return launch(device, input_gradient<Features<T, R>>, blocks_for(device, shape->rows, 1), BLOCK, form);
     });
 }

@@ -4,7 +4,7 @@
  * Invariants: logits are counted by integers, whose sums no order changes, so that the pieces of a row may be added
  * by atomics. A NaN counts as the largest of all, so that it is not a hit.
  */
-#include "device/cuda/kernel.cuh"
+#include "device/cuda/label_rank.cuh"
 
 using namespace shard;
 
@@ -15,9 +15,8 @@ static __global__ void pick_target(shard_cross_entropy_shape shape, const T *x, 
 {
     int64_t stride = (int64_t)gridDim.x * BLOCK;
     for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += stride) {
-        int64_t column = shard_label_ignored(&shape, target[row]) ? -1 : target[row] - shape.col0;
-        bool own = column >= 0 && column < shape.cols;
-        out[row] = own ? (double)to_real(x[row * shard_pitch(shape.pitch, shape.cols) + column]) : 0;
+        int64_t column = shard_label_column(&shape, target[row]);
+        out[row] = column >= 0 ? (double)to_real(x[row * shard_pitch(shape.pitch, shape.cols) + column]) : 0;
     }
 }
 
@@ -81,8 +80,7 @@ static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t piec
     int end = shape.cols - start < PIECE ? (int)(shape.cols - start) : PIECE;
     const T *values = x + row * shard_pitch(shape.pitch, shape.cols) + start;
     R own = (R)logit[row];
-    int sum = own == own ? count(values, end, lane, [=](int i, R value) { return !(value <= own) || (value == own && i < left); })
-                         : count(values, end, lane, [=](int i, R value) { return value != value && i < left; });
+    int sum = count(values, end, lane, [=](int i, R value) { return comes_before(value, own, i < left); });
     if (lane == 0)
         atomicAdd(ahead + row, (unsigned long long)sum);
 }

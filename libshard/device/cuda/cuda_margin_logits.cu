@@ -16,8 +16,7 @@ template <class T> struct Margins {
 
     __device__ int64_t own_target(int64_t row) const
     {
-        int64_t column = target[row] - shape.col0;
-        return !shard_label_ignored(&shape, target[row]) && column >= 0 && column < shape.cols ? column : -1;
+        return shard_label_column(&shape, target[row]);
     }
     __device__ Real<T> at_target(int64_t row, Real<T> value) const
     {
@@ -63,8 +62,8 @@ template <class T> static shard_status run(shard_device *device, Margins<T> m, c
     m.packed = aligned_alike(m.x, m.y);
     Rows cut = cut_rows(device, shape->rows, shape->cols);
     bool few = short_rows(cut.cols, sizeof(T));
-    return launch(device, few ? apply<T, WARP> : apply<T, BLOCK>, team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK), BLOCK, m,
-                  cut);
+    return launch(device, few ? apply<T, WARP> : apply<T, BLOCK>, team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK), BLOCK,
+                  m, cut);
 }
 
 shard_status shard_cuda_margin_logits(shard_device *device, const shard_cross_entropy_shape *shape, const shard_margin *margin,

@@ -19,8 +19,8 @@ static void R(input_gradient)(const features *f, int64_t row)
 {
     const shard_cross_entropy_shape *shape = f->shape;
     double scale = f->scale[row], spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
-    int64_t label = f->target[row], column = shard_label_ignored(shape, label) ? -1 : label - shape->col0;
-    bool has_target = column >= 0 && column<shape->cols, has_classes = shape->cols> 0;
+    int64_t column = shard_label_column(shape, f->target[row]);
+    bool has_target = column >= 0, has_classes = shape->cols > 0;
     double of_map = shape->map.maps ? shard_label_slope(shape, f->stats + row * SHARD_CE_STATS) : 1;
     double exponential = has_classes ? exp(f->stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - f->lse[row]) : 0;
     real of_sum = (real)(scale * f->slope[row] * exponential), of_spread = (real)(scale * spread * of_map), buffer[SPAN];
