@@ -225,13 +225,13 @@ static bool sign_digest(const shard_class_rows *rows, shard_label_digest *digest
     return SHARD_RUN(rows->logits, fill, 1, rank, &digest->rank, SHARD_INT64) == SHARD_OK;
 }
 
-/* Checks the labels and writes their digest behind this rank's numbers. */
+/* Checks the labels, and of several ranks writes their digest behind this rank's numbers. */
 static bool check_labels(const shard_class_rows *rows, const int64_t *label)
 {
-    shard_label_digest *digest = digest_of(rows, rows->local, 0);
+    shard_label_digest *digest = rows->members > 1 ? digest_of(rows, rows->local, 0) : NULL;
     return SHARD_RUN(rows->logits, check_index, rows->shape.rows, label, rows->shape.classes, rows->shape.ignore_index,
-                     &rows->faults->label, &digest->hash) == SHARD_OK &&
-           sign_digest(rows, digest);
+                     &rows->faults->label, digest ? &digest->hash : NULL) == SHARD_OK &&
+           (!digest || sign_digest(rows, digest));
 }
 
 /* Writes the digest of pairs that have been checked. */
@@ -261,7 +261,7 @@ static bool digest_weights(const shard_class_rows *rows)
 bool shard_class_rows_open(shard_class_rows *rows, int64_t count)
 {
     rows->members = shard_group_size(rows->group);
-    rows->stride = count + (rows->compared ? 0 : digests(rows) * DIGEST_DOUBLES);
+    rows->stride = count + (rows->compared || rows->members == 1 ? 0 : digests(rows) * DIGEST_DOUBLES);
     shard_tensor *parts = shard_workspace(rows->logits, rows->stride * rows->members, SHARD_FLOAT64);
     void *memory[2];
     if (!parts || !shard_load(SHARD_INPUTS(parts, rows->labels), memory))
@@ -298,11 +298,12 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
 {
     if (!ready)
         return shard_group_fail(rows->group);
-    if (rows->members == 1 || rows->compared)
+    bool compared = rows->compared;
+    rows->compared = true;
+    if (rows->members == 1 || compared)
         return rows->members == 1 ? SHARD_OK : gather_parts(rows);
     SHARD_TRY(compare_heads(rows));
     SHARD_TRY(gather_parts(rows));
-    rows->compared = true;
     size_t stride = (size_t)rows->stride * sizeof(double);
     if (rows->labels || rows->pairs)
         SHARD_TRY(SHARD_RUN(rows->logits, compare_digests, rows->members, stride, digest_of(rows, rows->part, 0),
