@@ -1,9 +1,10 @@
 /*
- * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|arcface|sampled|resnet]: times the kernels and steps of a GPU,
- * each with its lower bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over the
- * rate of a large product, both measured in the same run. Times are medians by CUDA's events, of several runs between two events,
- * so that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the code that
- * it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py makes a table of both.
+ * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|binary|arcface|sampled|resnet]: times the kernels and steps of a
+ * GPU, each with its lower bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over
+ * the rate of a large product, both measured in the same run. Times are medians by CUDA's events, of several runs between two
+ * events, so that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
+ * code that it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py makes a table
+ * of both.
  * --heads: training steps of heads alone; --once runs one thing one time, for a profiler.
  */
 #include "clock.h"
@@ -177,6 +178,21 @@ static shard_tensor *make_labels(int64_t rows, int64_t classes)
     return tensor;
 }
 
+enum { PAIRS = 5 /* of a row */ };
+
+static shard_tensor *make_pairs(int64_t rows, int64_t classes)
+{
+    int64_t count = rows * PAIRS, *pair = malloc((size_t)(2 * count) * sizeof *pair);
+    for (int64_t i = 0; i < count; i++) {
+        pair[i] = i / PAIRS;
+        pair[count + i] = i % PAIRS * (classes / PAIRS) + i * 79 % (classes / PAIRS);
+    }
+    shard_tensor *tensor = shard_from_host(pair, SHARD_SHAPE(2, count), .dtype = SHARD_INT64);
+    shard_synchronize(m.device);
+    free(pair);
+    return tensor;
+}
+
 static void run_head(void *context)
 {
     const head *h = context;
@@ -231,11 +247,13 @@ static void bench_head(int64_t number, bool tf32, shard_dtype dtype)
 /* ---- a training step of the head ---- */
 
 /* Kinds of a head: a linear layer and the loss of its logits; the fused head, which has no logits and no gradient of the weight
- * as a whole in memory; the same with a stash of all exponentials; of cosines with ArcFace's margin; the same over a tenth of
- * the classes, drawn in each step. */
-typedef enum head_kind { PLAIN, FUSED, STASHED, ARCFACE, SAMPLED } head_kind;
+ * as a whole in memory; the same with a stash of all exponentials; with smoothed labels; with binary cross-entropy of PAIRS
+ * labels a row, without and with a stash; of cosines with ArcFace's margin; the same over a tenth of the classes, drawn in each
+ * step. */
+typedef enum head_kind { PLAIN, FUSED, STASHED, SMOOTHED, BINARY, STASHED_BINARY, ARCFACE, SAMPLED } head_kind;
 
-static const char *const head_names[] = {"plain head", "fused head", "stashed head", "arcface head", "sampled arcface head"};
+static const char *const head_names[] = {"plain head",  "fused head",          "stashed head", "smoothed head",
+                                         "binary head", "stashed binary head", "arcface head", "sampled arcface head"};
 
 typedef struct training {
     shard_module *model;
@@ -243,10 +261,20 @@ typedef struct training {
     shard_tensor *inputs, *labels;
     shard_tensor *labels_on_host; /* as a trainer has them: to draw a sample of them does not wait */
     shard_tensor *weight;         /* of a head whose classes are sampled; else NULL */
-    bool margin;
-    double stash_share;
+    bool margin, binary;
+    double stash_share, smoothing;
     int64_t step;
 } training;
+
+static shard_tensor *loss_of(const training *t, shard_tensor *output, shard_tensor *sample)
+{
+    if (t->binary)
+        return shard_binary_cross_entropy_with_logits(output, t->labels, .stash_share = t->stash_share);
+    shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
+    margin.m2 = 0.5;
+    return shard_cross_entropy(output, t->labels, .normalized = t->margin, .margin = t->margin ? &margin : NULL, .sample = sample,
+                               .label_smoothing = t->smoothing, .stash_share = t->stash_share);
+}
 
 static void run_training(void *context)
 {
@@ -255,10 +283,7 @@ static void run_training(void *context)
     {
         shard_tensor *sample = t->weight ? shard_sample_classes(t->labels_on_host, t->weight, 0.1, 1, t->step++) : NULL;
         shard_tensor *output = shard_forward(t->model, t->inputs);
-        shard_margin_logits_options margin = SHARD_MARGIN_LOGITS_OPTIONS_INIT;
-        margin.m2 = 0.5;
-        shard_tensor *loss = shard_cross_entropy(output, t->labels, .normalized = t->margin, .margin = t->margin ? &margin : NULL,
-                                                 .sample = sample, .stash_share = t->stash_share);
+        shard_tensor *loss = loss_of(t, output, sample);
         shard_release(output);
         shard_backward(loss);
     }
@@ -286,7 +311,8 @@ static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_
     {
         shard_module *layer = kind != PLAIN ? shard_nn_parallel_classifier(features, classes, NULL, .bias = false, .dtype = dtype)
                                             : shard_nn_linear(features, classes, .bias = false, .dtype = dtype);
-        shard_tensor *labels = make_labels(rows, classes);
+        bool binary = kind == BINARY || kind == STASHED_BINARY;
+        shard_tensor *labels = binary ? make_pairs(rows, classes) : make_labels(rows, classes);
         training t = {.model = layer,
                       .sgd = shard_sgd(layer, .lr = 1e-3, .momentum = 0.9, .weight_decay = 1e-4),
                       .inputs = shard_normal(SHARD_SHAPE(rows, features), 0.0, 1.0, .dtype = dtype, .requires_grad = true),
@@ -294,7 +320,9 @@ static void bench_head_step(head_kind kind, int64_t number, int64_t rows, int64_
                       .labels_on_host = shard_to_device(labels, shard_device_open("cpu")),
                       .weight = kind == SAMPLED ? shard_module_tensor(layer, "weight") : NULL,
                       .margin = kind >= ARCFACE,
-                      .stash_share = kind == STASHED ? 1000 : 0.05};
+                      .binary = binary,
+                      .smoothing = kind == SMOOTHED ? 0.1 : 0,
+                      .stash_share = kind == STASHED || kind == STASHED_BINARY ? 1000 : 0.05};
         double share = kind == SAMPLED ? 0.1 : 1, operations = 6.0 * share * (double)rows * (double)features * (double)classes;
         /* the weight is read twice and written once, its momentum read and written */
         double bytes = 5.0 * share * (double)classes * (double)features * (double)shard_dtype_size(dtype);
@@ -317,7 +345,7 @@ static void bench_head_steps(void)
                   {1000000, 256, 512, true, SHARD_FLOAT32}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (head_kind kind = PLAIN; kind <= (i ? SAMPLED : STASHED); kind++)
-            if (kind != STASHED || shapes[i].dtype == SHARD_BFLOAT16) /* others have no stash */
+            if ((kind != STASHED && kind != STASHED_BINARY) || shapes[i].dtype == SHARD_BFLOAT16) /* others have no stash */
                 bench_head_step(kind, shapes[i].classes, shapes[i].rows, shapes[i].features, shapes[i].tf32, shapes[i].dtype);
     /* A tile's logits and gradient in the second-level cache, against fewer launches. */
     for (size_t i = 0; i < 2; i++)
@@ -470,11 +498,9 @@ static const struct {
     const char *name;
     head_kind kind;
     int64_t classes, rows, features;
-} once_steps[] = {{"fused", FUSED, 125000, 2048, 2048},
-                  {"stashed", STASHED, 125000, 2048, 2048},
-                  {"wide", FUSED, 1000000, 256, 512},
-                  {"arcface", ARCFACE, 1000000, 256, 512},
-                  {"sampled", SAMPLED, 1000000, 256, 512}};
+} once_steps[] = {{"fused", FUSED, 125000, 2048, 2048},    {"stashed", STASHED, 125000, 2048, 2048},
+                  {"wide", FUSED, 1000000, 256, 512},      {"binary", BINARY, 1000000, 256, 512},
+                  {"arcface", ARCFACE, 1000000, 256, 512}, {"sampled", SAMPLED, 1000000, 256, 512}};
 enum { ONCE_STEPS = sizeof once_steps / sizeof *once_steps };
 
 /* The step's number, -1 if none has the name. */
@@ -511,7 +537,8 @@ int main(int argc, char **argv)
                  (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "resnet") == 0 || find_step(argv[i + 1]) >= 0))
             once = argv[++i];
         else {
-            fprintf(stderr, "usage: bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|arcface|sampled|resnet]\n");
+            fprintf(stderr,
+                    "usage: bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|binary|arcface|sampled|resnet]\n");
             return 2;
         }
     m.once = once != NULL;
