@@ -50,10 +50,10 @@ static shard_dtype dtype_of_stash(head_form form, int d, shard_dtype wanted)
 
 static bool has_stash(head_form form, int d)
 {
-    if (on_other_device()) /* labels that are not smoothed, features of bfloat16 */
-        return head_dtypes[d].x == SHARD_BFLOAT16 && (form == NO_BIAS || form == EACH_ROW || form == RANKED);
     if (head_dtypes[d].x == SHARD_FLOAT64 || form == MARGIN || form == SAMPLE || form == SAMPLE_MARGIN)
         return false;
+    if (on_other_device())
+        return head_dtypes[d].x == SHARD_BFLOAT16 && form != CAPPED;
     return form != CAPPED || head_dtypes[d].x != SHARD_BFLOAT16;
 }
 

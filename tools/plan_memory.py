@@ -416,7 +416,7 @@ class Run:
         """Classes of a tile in sweeps that are not fused."""
         features, weight = self.plan.model.features, self.computed * self.plan.model.features * SIZES[self.weight.dtype]
         most = max(min(weight // 16, 2 * GPU_TILE), GPU_TILE) if self.plan.gpu else GPU_TILE
-        classes = max(most // (4 * max(rows + 1, features // 2)) // 256 * 256, 256)
+        classes = max(most // (4 * max(rows, 1, features // 2)) // 256 * 256, 256)
         return min(round_up(divide_up(self.computed, divide_up(self.computed, classes)), 256), self.computed)
 
     def lane_bytes(self, backward, rows=None):

@@ -15,9 +15,10 @@ int64_t shard_head_tile, shard_head_part;
 
 static const head_loss *choose_loss(const shard_device *device, const shard_head *h)
 {
-    if (h->k || h->binary)
-        return h->k ? &shard_head_first : &shard_head_binary;
-    return device->head_softmax && device->head_softmax->fits(h) ? device->head_softmax : &shard_head_softmax;
+    if (h->k)
+        return &shard_head_first;
+    const head_loss *own = h->binary ? device->head_binary : device->head_softmax;
+    return own && own->fits(h) ? own : h->binary ? &shard_head_binary : &shard_head_softmax;
 }
 
 /* A GPU's products of a large tile are faster; of a large weight that is not much memory. */
@@ -29,7 +30,7 @@ static int64_t tile_bytes(const shard_head *h, const head_loss *loss)
 
 static int64_t choose_tile(const shard_head *h, const head_loss *loss)
 {
-    int64_t width = shard_max(h->loss.rows + 1, h->in / 2), size = (int64_t)shard_dtype_size(shard_head_wide(h->dtype));
+    int64_t width = shard_max(shard_max(h->loss.rows, 1), h->in / 2), size = (int64_t)shard_dtype_size(shard_head_wide(h->dtype));
     int64_t most = tile_bytes(h, loss) / (width * size) / TILE_UNIT * TILE_UNIT;
     if (shard_head_tile)
         return shard_min(shard_head_tile, h->loss.cols);
@@ -64,28 +65,33 @@ static void *lay(sweep *s, size_t *offset, int64_t count, shard_dtype dtype)
     return at;
 }
 
-/* factors: of the sweep's rows in a sum, which a forward without one does not make. */
-static size_t lay_out(sweep *s, bool gradient, bool factors)
+/* The needs of a sweep: a gradient that is passed on in parts; factors of a tile's rows; those of a forward, which a loss may want
+ * apart from the logits. */
+enum { PARTS = 1, FACTORS = 2, SUMS = 4 };
+
+static size_t lay_out(sweep *s, int needs)
 {
     const shard_head *h = s->h;
     int64_t rows = h->loss.rows;
     size_t offset = 0;
     bool apart = h->dtype != s->wide; /* then a tile's gradient is made when its logits have been read for the last time */
-    int64_t part = gradient ? part_rows(s) * h->in : 0;
+    int64_t part = needs & PARTS ? part_rows(s) * h->in : 0;
     bool casts = h->weight_dtype != h->dtype;
     s->logits = lay(s, &offset, shard_max(rows * s->tile, apart ? part : 0), s->wide);
-    bool separate = apart || (s->loss->separate && !gradient);
-    s->narrow = separate && factors ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
+    bool separate = apart || (s->loss->separate && needs & SUMS);
+    s->narrow = separate && needs & FACTORS ? lay(s, &offset, rows * s->tile, h->dtype) : s->logits;
     s->weight = casts || h->list || h->normalized ? lay(s, &offset, s->tile * h->in, h->dtype) : NULL;
     s->taken = casts && h->list && !h->normalized ? lay(s, &offset, s->tile * h->in, h->weight_dtype) : NULL;
     s->square = h->normalized ? lay(s, &offset, s->tile, SHARD_FLOAT64) : NULL;
     s->bias = !h->bias || h->weight_dtype == s->wide ? NULL : lay(s, &offset, s->tile, s->wide);
-    s->gradient = !gradient ? NULL : apart ? s->logits : lay(s, &offset, part, s->wide);
+    s->gradient = !(needs & PARTS) ? NULL : apart ? s->logits : lay(s, &offset, part, s->wide);
     s->stats = lay(s, &offset, shard_max(rows, 1) * SHARD_CE_STATS, SHARD_FLOAT64); /* of binary losses one for all rows */
     s->center = lay(s, &offset, rows, SHARD_FLOAT64);
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
-    s->reference = s->loss->fits ? lay(s, &offset, 2 * rows, SHARD_FLOAT32) : NULL;
+    s->reference = s->loss->fits && !h->binary ? lay(s, &offset, 2 * rows, SHARD_FLOAT32) : NULL;
     s->largest = s->reference ? s->reference + rows : NULL;
+    int64_t pieces = shard_divide_up(s->tile, SHARD_HEAD_PIECE);
+    s->parts = s->loss->fits && h->binary ? lay(s, &offset, rows * pieces, SHARD_FLOAT64) : NULL;
     s->top_value = h->k ? lay(s, &offset, rows * h->k, s->wide) : NULL;
     s->top_index = h->k ? lay(s, &offset, rows * h->k, SHARD_INT64) : NULL;
     s->both_values = h->k ? lay(s, &offset, 2 * rows * h->k, s->wide) : NULL;
@@ -96,17 +102,17 @@ static size_t lay_out(sweep *s, bool gradient, bool factors)
     return offset;
 }
 
-static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient, bool factors)
+static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, int needs)
 {
     *s = (sweep){.device = device, .h = h, .loss = choose_loss(device, h), .wide = shard_head_wide(h->dtype)};
     s->tile = choose_tile(h, s->loss);
     s->stashed = h->stash && s->loss->fits ? (int64_t)(h->stash_bytes / place_bytes(h, s->tile)) : 0;
-    s->bytes = lay_out(s, gradient, factors) + 1;
+    s->bytes = lay_out(s, needs) + 1;
     s->memory = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, s->bytes);
     if (!s->memory)
         return shard_last_status();
-    lay_out(s, gradient, factors);
-    return device->ops->fill(device, h->loss.rows, 1, s->one, SHARD_FLOAT64);
+    lay_out(s, needs);
+    return s->loss->fits ? SHARD_OK : device->ops->fill(device, h->loss.rows, 1, s->one, SHARD_FLOAT64);
 }
 
 static void sweep_end(sweep *s)
@@ -202,7 +208,7 @@ shard_status shard_head_forward_composed(shard_device *device, const shard_head 
     if (sum && bytes)
         SHARD_TRY(device->ops->zero(device, sum, bytes));
     sweep s;
-    shard_status status = sweep_begin(&s, device, h, false, sum || h->stash);
+    shard_status status = sweep_begin(&s, device, h, sum || h->stash ? FACTORS | SUMS : 0);
     if (status == SHARD_OK)
         status = s.loss->begin(&s, stats);
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK;)
@@ -252,7 +258,7 @@ shard_status shard_head_label_logits_composed(shard_device *device, const shard_
     of_labels.loss.rows = of_labels.loss.cols = most;
     of_labels.ahead = NULL;
     void *gathered = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
-    shard_status status = gathered ? sweep_begin(&s, device, &of_labels, false, false) : shard_last_status();
+    shard_status status = gathered ? sweep_begin(&s, device, &of_labels, 0) : shard_last_status();
     if (gathered) {
         s.h = h;
         for (int64_t first = 0; first < h->loss.rows && status == SHARD_OK; first += s.tile) {
@@ -321,7 +327,7 @@ static shard_status sweep_input_gradient(shard_device *device, const shard_head 
 shard_status shard_head_sum_weight(shard_device *device, const shard_head *h, bool accumulate, void *spread)
 {
     sweep s;
-    shard_status status = sweep_begin(&s, device, h, true, false);
+    shard_status status = sweep_begin(&s, device, h, PARTS);
     if (status == SHARD_OK)
         status = sum_weight(&s, accumulate, spread);
     sweep_end(&s);
@@ -413,7 +419,7 @@ shard_status shard_head_weight_gradient_composed(shard_device *device, const sha
                                                  const shard_head_gradient *to)
 {
     sweep s;
-    shard_status status = sweep_begin(&s, device, h, !to->weight, true);
+    shard_status status = sweep_begin(&s, device, h, FACTORS | (to->weight ? 0 : PARTS));
     s.wide_derivatives = to->bias && h->weight_dtype == s.wide;
     for (int64_t first = 0; first < h->loss.cols && status == SHARD_OK;)
         status = gradient_of_tile(&s, &first, rows, to);

@@ -5,7 +5,7 @@
 
 /* Bytes of a chunk's rows, about. On a device with fused sweeps they stay in a third-level cache; on another one, whose
  * launches cost time, there are few chunks. */
-enum { FUSED_CHUNK_BYTES = 4 << 20, CHUNK_BYTES = 64 << 20, LEAST_CHUNK = 64 };
+enum { FUSED_CHUNK_BYTES = 4 << 20, CHUNK_BYTES = 64 << 20, LEAST_CHUNK = 64, CHUNK_UNIT = 256 };
 
 /* One call: chunks of the classes. */
 typedef struct chunks {
@@ -60,7 +60,10 @@ static shard_status begin(chunks *c, shard_device *device, const shard_head *h, 
     c->dtype = !h->normalized ? h->weight_dtype : needs & UNROUNDED ? c->wide : h->dtype;
     int64_t bytes = device->head ? FUSED_CHUNK_BYTES : CHUNK_BYTES;
     int64_t wanted = bytes / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(h->normalized ? c->wide : c->dtype));
-    c->size = shard_min(shard_head_tile ? 3 * shard_head_tile : shard_max(wanted, LEAST_CHUNK), h->loss.cols);
+    int64_t most = shard_head_tile ? 3 * shard_head_tile : shard_max(wanted, LEAST_CHUNK);
+    if (!device->head && !shard_head_tile && h->loss.cols > most) /* of one size, about */
+        most = shard_round_up(shard_divide_up(h->loss.cols, shard_divide_up(h->loss.cols, most)), CHUNK_UNIT);
+    c->size = shard_min(most, h->loss.cols);
     if (!device->head && !shard_head_tile && c->size > SHARD_HEAD_ALIGNED)
         c->size -= c->size % SHARD_HEAD_ALIGNED;
     if (!h->list && !h->normalized && !adds_aside(c, needs)) /* nothing is copied */

@@ -6,6 +6,8 @@
 
 typedef struct shard_head_loss head_loss;
 
+enum { SHARD_HEAD_PIECE = 8192 /* classes of a piece of a row, at most */ };
+
 /* One sweep's arrays, in one block of workspace. */
 typedef struct sweep {
     shard_device *device;
@@ -24,7 +26,8 @@ typedef struct sweep {
     void *gradient;                /* of some rows of a tile, wide; where `narrow` has memory of its own, in that of the logits */
     bool wide_derivatives;         /* those by the logits are read from `logits`, too */
     double *stats, *center, *one;  /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
-    float *reference, *largest;    /* [rows], of a loss with kernels of its own */
+    float *reference, *largest;    /* [rows], of a softmax with kernels of its own */
+    double *parts;                 /* [rows, pieces of a tile], of a binary loss with kernels of its own */
     int64_t stashed;               /* tiles in the stash, the first ones */
     int64_t *ahead;                /* [rows], of a tile; NULL: the labels' ranks are not wanted */
     double *aheads[2];             /* [rows]: the same, and of all tiles so far */
@@ -43,7 +46,7 @@ typedef struct tile {
 
 /* A tile's logits are s->logits [rows, count]; with a stash the gradient has none. */
 struct shard_head_loss {
-    /* Of a device's own kernels (shard_device.head_softmax), else 0: */
+    /* Of a device's own kernels (shard_device.head_softmax, head_binary), else 0: */
     bool (*fits)(const shard_head *);
     bool adds_bias; /* to the logits, which are without it */
     bool separate;  /* in the forward t->narrow is other memory than the logits */

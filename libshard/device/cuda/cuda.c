@@ -87,6 +87,7 @@ static shard_status start(opened *device, int ordinal)
     snprintf(device->name, sizeof device->name, "cuda:%d", ordinal);
     device->device = (shard_device){.ops = &operations,
                                     .head_softmax = &shard_cuda_head_softmax,
+                                    .head_binary = &shard_cuda_head_binary,
                                     .steps_product = major >= 8 ? shard_cuda_steps_product : NULL,
                                     .name = device->name,
                                     .state = cuda,

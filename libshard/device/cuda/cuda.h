@@ -125,7 +125,8 @@ shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *mem
 void *shard_cuda_scratch(shard_device *device, size_t bytes);
 void shard_cuda_scratch_release(shard_device *device, void *memory, size_t bytes);
 
-extern const struct shard_head_loss shard_cuda_head_softmax; /* cuda_head_softmax.cu */
+/* cuda_head_softmax.cu, cuda_head_binary.cu */
+extern const struct shard_head_loss shard_cuda_head_softmax, shard_cuda_head_binary;
 bool shard_cuda_steps_product(const shard_update_product *); /* shard_device.steps_product, of GPUs from sm_80 on (product.cuh) */
 
 #define SHARD_MEMORY_ENTRY(result, name, ...) result shard_cuda_##name(__VA_ARGS__);

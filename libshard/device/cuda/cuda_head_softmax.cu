@@ -33,7 +33,8 @@ struct Tile {
     const float *logits, *bias;
     const int64_t *target;
     const float *class_weight, *shift;
-    int64_t packed; /* logits and results are read and written in packs together */
+    double keep, spread; /* a label has `keep` of its class weight as target, each class `spread`, which is 0 without smoothing */
+    int64_t packed;      /* logits and results are read and written in packs together */
 
     __device__ bool ignores(int64_t row) const
     {
@@ -42,12 +43,15 @@ struct Tile {
     /* The target's column in the tile, or -1. */
     __device__ int64_t label(int64_t row) const
     {
-        int64_t column = target[row] - shape.col0;
-        return !ignores(row) && column >= 0 && column < shape.cols ? column : -1;
+        return shard_label_column(&shape, target[row]);
     }
     __device__ float shift_of(int64_t row) const
     {
         return shift ? shift[row] : 0;
+    }
+    __device__ float weight_of(int64_t column) const
+    {
+        return class_weight ? class_weight[column] : 1;
     }
 };
 
@@ -85,18 +89,35 @@ template <class U> struct Forward : Tile {
     U *out;                    /* the exponentials; NULL: not wanted */
 };
 
-/* Of the logits of a row that one thread reads: the largest, the sum of exponentials, how many come before the label's. */
+/* Of the logits of a row that one thread reads: the largest, the sum of exponentials, how many come before the label's; of
+ * smoothed labels the sums of the class weights and of the logits times them. */
 struct Found {
     float largest;
     double sum;
     int64_t ahead;
+    double weight, weighted;
 };
+
+template <int COUNT, int SIZE>
+static __device__ inline void add_weighted(const Tile &t, const int64_t (&first)[COUNT], const float (&value)[COUNT * SIZE],
+                                           Found *found)
+{
+    float weight = 0, weighted = 0;
+#pragma unroll
+    for (int k = 0; k < COUNT * SIZE; k++) {
+        float w = t.weight_of(first[k / SIZE] + k % SIZE);
+        weight += w;
+        weighted += w * value[k];
+    }
+    found->weight += (double)weight;
+    found->weighted += (double)weighted;
+}
 
 /* Exponentials relative to `reference`, of one row. */
 template <class U, int TEAM, bool RANKED>
 static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, int64_t label, float reference)
 {
-    Found found = {-INFINITY, 0, 0};
+    Found found = {-INFINITY, 0, 0, 0, 0};
     const float *x = t.logits + row * t.shape.cols;
     U *out = t.out ? t.out + row * t.shape.cols : NULL;
     float shift = t.shift_of(row), center = reference == -INFINITY ? 0 : reference;
@@ -115,6 +136,8 @@ static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, in
 #pragma unroll
                 for (int j = 0; j < SIZE; j++)
                     ahead += left != first[k] + j && comes_before(value[k * SIZE + j], own, first[k] + j < left);
+            if (t.spread != 0)
+                add_weighted<COUNT, SIZE>(t, first, value, &found);
 #pragma unroll
             for (int k = 0; k < COUNT * SIZE; k++) {
                 found.largest = fmaxf(found.largest, value[k]);
@@ -129,6 +152,8 @@ static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, in
             float value = complete_one(t, label, shift, i, x[i]);
             if (RANKED)
                 ahead += i != left && comes_before(value, own, i < left);
+            if (t.spread != 0)
+                add_weighted<1, 1>(t, {i}, {value}, &found);
             found.largest = fmaxf(found.largest, value);
             value = exp_relative(value, center);
             found.sum += (double)value;
@@ -138,6 +163,10 @@ static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, in
     found.largest = block_reduce<TEAM, Maximum>(found.largest);
     found.sum = block_reduce<TEAM, Sum>(found.sum);
     found.ahead = RANKED ? block_reduce<TEAM, Sum>((int64_t)ahead) : 0;
+    if (t.spread != 0) {
+        found.weight = block_reduce<TEAM, Sum>(found.weight);
+        found.weighted = block_reduce<TEAM, Sum>(found.weighted);
+    }
     return found;
 }
 
@@ -170,11 +199,15 @@ static __device__ inline void add_row(const Forward<U> &t, int64_t row, int64_t 
     t.largest[row] = fmaxf(t.largest[row], found.largest);
     if (RANKED && !t.ignores(row))
         t.ahead[row] += found.ahead;
+    if (t.spread != 0 && !t.ignores(row)) {
+        stats[SHARD_CE_A] += t.spread * found.weighted;
+        stats[SHARD_CE_B] += t.spread * found.weight;
+    }
     if (label < 0)
         return;
-    double weight = t.class_weight ? (double)t.class_weight[label] : 1;
-    stats[SHARD_CE_A] += weight * (double)complete_one(t, label, t.shift_of(row), label, t.logits[row * t.shape.cols + label]);
-    stats[SHARD_CE_B] += weight;
+    double weight = (double)t.weight_of(label), logit = (double)t.logits[row * t.shape.cols + label];
+    stats[SHARD_CE_A] += t.keep * weight * (double)complete_one(t, label, t.shift_of(row), label, (float)logit);
+    stats[SHARD_CE_B] += t.keep * weight;
     stats[SHARD_CE_WEIGHT] += weight;
 }
 
@@ -239,9 +272,10 @@ template <class U> struct Gradient : Tile {
     U *out;
 };
 
-/* The numbers of a row: derivatives are factor exp(z - center) or factor e, and less `keep` at the label, times `slope`. */
+/* The numbers of a row: derivatives are factor exp(z - center) or factor e, less `spread` times the class weight, and less `keep`
+ * at the label, times `slope`. */
 struct RowFactors {
-    float factor, center, keep, slope;
+    float factor, center, keep, spread, slope;
     int64_t label;
     bool ignored;
 };
@@ -255,15 +289,14 @@ template <class U> static __device__ inline RowFactors factors_of(const Gradient
     f.center = (float)lse;
     f.factor =
         (float)(scale * t.slope[row]) * exp_relative((float)((t.stash ? (double)t.kept[row] : (double)f.center) - lse), 0.0F);
-    f.keep = (float)scale;
-    if (f.label >= 0 && t.class_weight)
-        f.keep *= t.class_weight[f.label];
+    f.keep = (float)(scale * t.keep) * (f.label >= 0 ? t.weight_of(f.label) : 1);
+    f.spread = (float)(scale * t.spread);
     f.slope = t.target_slope ? (float)t.target_slope[row] : 1;
     return f;
 }
 
 template <int COUNT, int SIZE>
-static __device__ inline void differentiate(const RowFactors &f, int64_t start, const int64_t (&first)[COUNT],
+static __device__ inline void differentiate(const Tile &part, const RowFactors &f, int64_t label, const int64_t (&first)[COUNT],
                                             float (&value)[COUNT * SIZE])
 {
 #pragma unroll
@@ -271,8 +304,12 @@ static __device__ inline void differentiate(const RowFactors &f, int64_t start, 
 #pragma unroll
         for (int j = 0; j < SIZE; j++)
             value[k * SIZE + j] = f.ignored ? 0 : f.factor * value[k * SIZE + j];
-        int64_t at = f.label - start - first[k];
-        if (f.label >= 0 && at >= 0 && at < SIZE)
+        if (f.spread != 0 && !f.ignored)
+#pragma unroll
+            for (int j = 0; j < SIZE; j++)
+                value[k * SIZE + j] -= f.spread * part.weight_of(first[k] + j);
+        int64_t at = label - first[k];
+        if (label >= 0 && at >= 0 && at < SIZE)
 #pragma unroll
             for (int j = 0; j < SIZE; j++)
                 value[k * SIZE + j] = at == j ? (value[k * SIZE + j] - f.keep) * f.slope : value[k * SIZE + j];
@@ -291,9 +328,10 @@ static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(G
         const Z *x = from + at;
         U *out = t.out + at;
         float *wide = t.wide ? t.wide + at : NULL, shift = t.shift_of(row);
-        int64_t label = f.label < 0 ? -1 : f.label - start;
+        int64_t label = f.label < start ? -1 : f.label - start;
         Tile part = t;
         part.bias = t.bias ? t.bias + start : NULL;
+        part.class_weight = t.class_weight ? t.class_weight + start : NULL;
         walk<EXPONENTIALS ? PACKS / 2 : PACKS>(
             Cut<Z>(x, count, t.packed), (int)threadIdx.x, BLOCK,
             [&](auto &first) {
@@ -306,7 +344,7 @@ static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(G
                     for (int k = 0; k < COUNT * SIZE; k++)
                         value[k] = exp_relative(value[k], f.center);
                 }
-                differentiate<COUNT, SIZE>(f, start, first, value);
+                differentiate<COUNT, SIZE>(part, f, label, first, value);
                 if (wide)
 #pragma unroll
                     for (int k = 0; k < COUNT; k++)
@@ -320,6 +358,8 @@ static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(G
                 if (!EXPONENTIALS)
                     value = exp_relative(complete_one(part, label, shift, i, value), f.center);
                 value = f.ignored ? 0 : f.factor * value;
+                if (f.spread != 0 && !f.ignored)
+                    value -= f.spread * part.weight_of(i);
                 if (label == i)
                     value = (value - f.keep) * f.slope;
                 if (wide)
@@ -341,27 +381,14 @@ static Tile tile_of(const sweep *s, const tile *t)
     of.target = h->target;
     of.class_weight = (const float *)t->class_weight;
     of.shift = (const float *)h->margin_shift;
+    of.keep = 1 - h->loss.smoothing;
+    of.spread = h->loss.classes ? h->loss.smoothing / (double)h->loss.classes : 0;
     return of;
-}
-
-/* Whether packs of 16 bytes of `from` are aligned where as many elements of `to` are; both are [rows, cols]. */
-static bool packs_alike(const void *from, size_t size, const void *to, size_t to_size)
-{
-    uintptr_t elements = (uintptr_t)from / size, others = (uintptr_t)to / to_size;
-    return ((elements ^ others) & (16 / size - 1)) == 0;
-}
-
-/* Calls body(T()) for float32 and the 16-bit types. */
-template <class Body> static shard_status by_narrow(shard_dtype dtype, Body &&body)
-{
-    if (dtype == SHARD_FLOAT32)
-        return body(float());
-    return dtype == SHARD_BFLOAT16 ? body(__nv_bfloat16()) : body(__half());
 }
 
 static bool fits(const shard_head *h)
 {
-    return h->dtype != SHARD_FLOAT64 && !h->loss.map.maps && h->loss.smoothing == 0 && h->loss.rows > 0;
+    return h->dtype != SHARD_FLOAT64 && !h->loss.map.maps && h->loss.rows > 0;
 }
 
 static shard_status begin(sweep *s, double *stats)

@@ -74,6 +74,14 @@ template <> struct Rounded<__nv_bfloat16> { static __device__ inline __nv_bfloat
 template <> struct Rounded<__half> { static __device__ inline __half from(float x) { return __float2half_rn(x); } };
 template <class T> static __device__ inline T round_to(Real<T> x) { return Rounded<T>::from(x); }
 
+/* Calls body(T()) for float32 and the 16-bit types. */
+template <class Body> static shard_status by_narrow(shard_dtype dtype, Body &&body)
+{
+    if (dtype == SHARD_FLOAT32)
+        return body(float());
+    return dtype == SHARD_BFLOAT16 ? body(__nv_bfloat16()) : body(__half());
+}
+
 /* Calls body(T()) for the floating dtype's type: by_float(dtype, [&](auto t) { using T = decltype(t); ... }). */
 template <class Body> shard_status by_float(shard_dtype dtype, Body &&body)
 {

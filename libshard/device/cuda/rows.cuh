@@ -136,6 +136,13 @@ inline bool aligned_alike(const void *a, const void *b)
     return b == NULL || (((uintptr_t)a ^ (uintptr_t)b) & 15) == 0;
 }
 
+/* Whether packs of 16 bytes of `from` are aligned where as many elements of `to` are; both are [rows, cols]. */
+inline bool packs_alike(const void *from, size_t size, const void *to, size_t to_size)
+{
+    uintptr_t elements = (uintptr_t)from / size, others = (uintptr_t)to / to_size;
+    return ((elements ^ others) & (16 / size - 1)) == 0;
+}
+
 /* Pieces of rows so that there are enough for the device's blocks to even out, and none
  * is too short for one. */
 inline Rows cut_rows(shard_device *device, int64_t rows, int64_t cols)
