@@ -329,6 +329,25 @@ START_TEST(test_faults)
 }
 END_TEST
 
+/* A rank that has an error from before joins, over shared memory where that is there, and the others receive the error. */
+static void failed_before(shard_group *none, void *context)
+{
+    (void)none;
+    wires *w = context;
+    bool odd = atoi(getenv("RANK")) == 1;
+    if (odd)
+        shard_error(SHARD_ERROR_IO, "settings.txt: no such file");
+    ck_assert_int_ne(join(w), SHARD_OK);
+    check_error(odd ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 1: settings.txt: no such file");
+    ck_assert(w->transport || w->calls == 3);
+}
+
+START_TEST(test_failed_before)
+{
+    run_wired((wires){.size = 3, .transport = _i ? "exchange" : NULL}, failed_before, NULL, 0);
+}
+END_TEST
+
 /* A rank that dies after the start, without a launcher that sees it. */
 static void loses_a_rank(shard_group *none, void *context)
 {
@@ -415,6 +434,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_apart, 0, 2);
     tcase_add_loop_test(tcase, test_faults, 0, sizeof fault_cases / sizeof *fault_cases);
     tcase_add_loop_test(tcase, test_loses_a_rank, 0, 2);
+    tcase_add_loop_test(tcase, test_failed_before, 0, 2);
     tcase_add_test(tcase, test_differs);
     tcase_add_test(tcase, test_refuses_transport);
     tcase_add_loop_test(tcase, test_wrong_options, 0, 5);

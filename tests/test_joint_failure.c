@@ -638,6 +638,23 @@ START_TEST(test_never_joins)
 }
 END_TEST
 
+/* A rank that has an error from before the job begins joins, so that the others learn of it. */
+static void failed_before(shard_group *none, void *context)
+{
+    (void)none, (void)context;
+    bool odd = atoi(getenv("RANK")) == 1;
+    if (odd)
+        shard_error(SHARD_ERROR_IO, "settings.txt: no such file");
+    ck_assert_ptr_null(shard_world_open(NULL, NULL));
+    check_error(odd ? SHARD_ERROR_IO : SHARD_ERROR_PEER, "rank 1: settings.txt: no such file");
+}
+
+START_TEST(test_failed_before)
+{
+    run_ranks(3, failed_before, .bare = true);
+}
+END_TEST
+
 /* One rank comes to the step's end alone, having failed; the others have as many collectives
  * before that. All learn of it in their next one, enter no more, and are together again. */
 static void meets_again(shard_group *world, void *context)
@@ -700,5 +717,6 @@ int main(void)
     tcase_add_test(tcase, test_leaves);
     tcase_add_test(tcase, test_leaves_with_an_error);
     tcase_add_test(tcase, test_never_joins);
+    tcase_add_test(tcase, test_failed_before);
     return test_run(suite);
 }

@@ -3,7 +3,7 @@
 #include "comm/shm/shm.h"
 
 #include "base/env.h"
-#include "base/error.h"
+#include "base/kept_error.h"
 #include "base/memory.h"
 #include "comm/rendezvous.h"
 
@@ -130,6 +130,7 @@ static void close_world(shm_world *world)
     free(world);
 }
 
+/* A thread with an error of an earlier call joins as well: the first collective sends that to the others. */
 static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
 {
     shard_segment *segment = shard_segment_map((int)inherited);
@@ -137,10 +138,11 @@ static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
                                "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: %s",
                                (long long)inherited, strerror(errno));
-    if (segment->world_size != size)
+    bool fits = segment->world_size == size;
+    if (!fits)
         shard_error(SHARD_ERROR_UNAVAILABLE, "shm: WORLD_SIZE is %lld, but shardrun started %d ranks", (long long)size,
                     segment->world_size);
-    shm_world *world = shard_last_status() == SHARD_OK ? shard_calloc(1, sizeof *world) : NULL;
+    shm_world *world = fits ? shard_calloc(1, sizeof *world) : NULL;
     int locks = world ? open_own((int)inherited) : -1;
     if (locks < 0) {
         free(world);
@@ -230,18 +232,14 @@ static int open_segment(const segment_place *place)
  * and is closed if it cannot join. */
 static entry_report try_to_enter(shard_group *group, const shard_rendezvous *rendezvous, const segment_place *place, int own_file)
 {
-    if (shard_last_status() != SHARD_OK) { /* of an earlier call, which the first collective sends */
-        if (own_file >= 0)
-            close(own_file);
-        return (entry_report){.error = "a rank has an error already"};
-    }
+    shard_kept_error earlier;
+    shard_keep_error(&earlier);
     int file = rendezvous->rank == 0 ? own_file : open_segment(place);
     shm_world *world = file >= 0 ? map_world(file, rendezvous->size, rendezvous->rank) : NULL;
     entry_report report = {.entered = world && enter_world(group, world, rendezvous->size) == SHARD_OK};
-    if (!report.entered) {
+    if (!report.entered)
         snprintf(report.error, sizeof report.error, "rank %d: %.100s", rendezvous->rank, shard_last_error());
-        shard_clear_error();
-    }
+    shard_put_back_error(&earlier);
     return report;
 }
 
