@@ -12,9 +12,11 @@
 #include "device/cuda/cuda.h"
 
 #include <nccl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- which way ---- */
@@ -422,6 +424,108 @@ START_TEST(test_counts_threads)
 }
 END_TEST
 
+/* ---- errors that leave the communicators ---- */
+
+typedef struct late_broadcast {
+    ncclComm_t comm;
+    float *data;
+} late_broadcast;
+
+static void *broadcast_late(void *context)
+{
+    const late_broadcast *late = context;
+    cudaStream_t stream;
+    nanosleep(&(struct timespec){.tv_nsec = 800000000}, NULL);
+    ck_assert_int_eq(cudaSetDevice(shard_cuda_of(gpu())->ordinal), cudaSuccess);
+    ck_assert_int_eq(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ck_assert_int_eq(ncclBroadcast(late->data, late->data, 1000, ncclFloat32, 1, late->comm, stream), ncclSuccess);
+    ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess);
+    return NULL;
+}
+
+/* Rank 1 has begun a collective, and fails and waits in the next one. Rank 0 waits for its GPU meanwhile, which comes to
+ * its part of the collective late, after a broadcast of the test's own. */
+static void fails_ahead(shard_group *world, void *context)
+{
+    (void)context;
+    ncclUniqueId id = {{0}}, ids[2];
+    late_broadcast late = {.data = make_filled(1000, shard_group_rank(world))};
+    float *data = make_filled(1000, 1);
+    bool odd = shard_group_rank(world) == 1;
+    check_sum_of_ranks(world);
+    if (!odd)
+        ck_assert_int_eq(ncclGetUniqueId(&id), ncclSuccess);
+    check_ok(shard_group_exchange(world, &id, sizeof id, ids));
+    ck_assert_int_eq(ncclCommInitRankConfig(&late.comm, 2, ids[0], shard_group_rank(world), NULL), ncclSuccess);
+    pthread_t thread;
+    if (odd)
+        ck_assert_int_eq(pthread_create(&thread, NULL, broadcast_late, &late), 0);
+    else
+        ck_assert_int_eq(ncclBroadcast(late.data, late.data, 1000, ncclFloat32, 1, late.comm, shard_cuda_of(gpu())->stream),
+                         ncclSuccess);
+    check_ok(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM));
+    if (odd)
+        shard_error(SHARD_ERROR_ARGUMENT, "a wrong label");
+    else
+        check_ok(shard_synchronize(gpu()));
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    check_error(odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 1: a wrong label");
+    if (odd)
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    check_filled(late.data, 1000, 1);
+    check_filled(data, 1000, 2);
+    check_sum_of_ranks(world);
+    ck_assert_int_eq(ncclCommDestroy(late.comm), ncclSuccess);
+}
+
+START_TEST(test_fails_ahead)
+{
+    set_gpus("2", "1");
+    run_job(2, fails_ahead, NULL);
+}
+END_TEST
+
+static float *filled_on(shard_device *device, int64_t count)
+{
+    float *data = device->ops->allocate(device, (size_t)count * sizeof *data);
+    ck_assert_ptr_nonnull(data);
+    check_ok(device->ops->fill(device, count, 1, data, SHARD_FLOAT32));
+    return data;
+}
+
+/* NCCL connects one GPU of each rank. Data on another one is an error of all ranks; in a group that begins with it, it goes
+ * through host memory. */
+static void uses_two_gpus(shard_group *world, void *context)
+{
+    (void)context;
+    enum { COUNT = 1000 };
+    static const int members[] = {0, 1};
+    bool odd = shard_group_rank(world) == 1;
+    shard_device *second = shard_device_open(odd ? "cuda:3" : "cuda:2");
+    ck_assert_msg(second && second != gpu(), "%s", shard_last_error());
+    check_sum_of_ranks(world);
+    float *data = filled_on(second, COUNT), *usual = make_filled(COUNT, 1), host[COUNT];
+    ck_assert_int_ne(shard_group_all_reduce(world, odd ? second : gpu(), odd ? data : usual, COUNT, SHARD_FLOAT32, SHARD_SUM),
+                     SHARD_OK);
+    check_error(odd ? SHARD_ERROR_UNSUPPORTED : SHARD_ERROR_PEER, "rank 1: nccl: collectives on cuda:3 after some on cuda:1;*");
+    check_sum_of_ranks(world);
+    shard_group *group = shard_group_make(world, members, 2);
+    ck_assert_msg(group != NULL, "%s", shard_last_error());
+    check_ok(shard_group_all_reduce(group, second, data, COUNT, SHARD_FLOAT32, SHARD_SUM));
+    ck_assert_str_eq(device_transport_of(group), "host memory");
+    check_ok(second->ops->copy_out(second, host, data, sizeof host));
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_float_eq(host[i], 2);
+    shard_group_free(group);
+}
+
+START_TEST(test_uses_two_gpus)
+{
+    set_gpus("4", "1");
+    run_job(2, uses_two_gpus, NULL);
+}
+END_TEST
+
 /* ---- what a GPU has found wrong ---- */
 
 /* A loss on whole logits, on rank 1 with a label that is no class. The GPU is done with it, but the library
@@ -595,6 +699,8 @@ int main(void)
     tcase_add_test(tcase, test_split_busy);
     tcase_add_test(tcase, test_split_mixed);
     tcase_add_test(tcase, test_pieces);
+    tcase_add_test(tcase, test_fails_ahead);
+    tcase_add_test(tcase, test_uses_two_gpus);
     tcase_add_loop_test(tcase, test_tells_of_labels, 0, 2);
     tcase_add_test(tcase, test_tells_at_once);
     tcase_add_test(tcase, test_goes_on);

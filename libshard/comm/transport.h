@@ -119,9 +119,10 @@ typedef struct shard_transport {
     shard_status (*test)(shard_group *, shard_request *, bool *done);
     shard_status (*wait)(shard_group *, shard_request *);
 
-    /* Without waiting: PEER, with its text, if it is known that a rank of the group died, failed, or waits elsewhere with
-     * an error, and so will not finish what it is `doing`; the status of the notice if a rank has aborted its collectives
-     * of device memory, also after it has left. NULL: the transport never knows. */
+    /* Without waiting: PEER, with its text, if it is known that a rank of the group died or left with an error, or waits with
+     * SHARD_ERROR_DEVICE, and so will not finish what its device is `doing`; one that waits with another error will. The status
+     * of the notice if a rank has aborted its collectives of device memory, also after it has left. NULL: the transport never
+     * knows. */
     shard_status (*probe)(shard_group *, const char *doing);
     /* Sends an abort notice to the other ranks of the world. NULL: no other rank can be waiting. */
     void (*abort)(shard_group *, shard_abort_notice, shard_status, const char *text);

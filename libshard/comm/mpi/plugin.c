@@ -134,7 +134,7 @@ static void mpi_send_abort_notice(shard_group *group, shard_abort_notice notice,
         mpi.failed = mpi.has_error = true;
         snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
     } else {
-        mpi_say_aborting(text);
+        mpi_say_aborting(status, text);
     }
 }
 

@@ -29,19 +29,20 @@ typedef struct mpi_answer {
 #define MPI_NO_WAIT 0
 #define MPI_WAIT_FOR_THE_END 2 /* names of waits in groups are odd */
 
-/* A rank has aborted its collectives of device memory. */
-typedef struct mpi_device_abort {
+/* That a rank waits with an error, or has aborted its collectives of device memory. */
+typedef struct mpi_notice {
     shard_status status; /* OK: it has not */
     char text[SHARD_COMM_TEXT];
-} mpi_device_abort;
+} mpi_notice;
 
 /* The state of another rank, as this rank knows it. */
 typedef struct mpi_peer {
     bool left;                           /* it comes to no collective any more; at the end of the job: it calls MPI_Finalize */
     bool ready;                          /* it calls MPI_Finalize */
     double failed_since;                 /* since when it has waited in some group with an error; 0: it does not */
+    shard_status failed_status;          /* with which */
     char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
-    mpi_device_abort aborted;
+    mpi_notice aborted;
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
     mpi_answer *received;                                                                   /* with its last answer */
@@ -100,7 +101,7 @@ void mpi_say_farewell(const char *text);
 void mpi_say_ready(void);
 
 /* To all other ranks: this one has failed and waits, or (NULL) waits no more. */
-void mpi_say_aborting(const char *text);
+void mpi_say_aborting(shard_status status, const char *text);
 
 /* To all other ranks: this one has aborted its collectives of device memory; once. */
 void mpi_say_device_aborted(shard_status status, const char *text);
@@ -146,7 +147,7 @@ void mpi_watch_end(void);
             return mpi_try_;                                \
     } while (0)
 
-/* PEER if a rank is known to have failed. */
+/* PEER if a rank is known to have left with an error, or its device has failed. */
 shard_status mpi_probe(shard_group *group, const char *doing);
 
 /* Every collective; its memory is taken before. */

@@ -39,7 +39,7 @@ shard_status mpi_news_open(void)
     size_t bits = ((size_t)mpi.size + 7) / 8;
     news.answer_bytes = (sizeof(mpi_answer) + bits + 7) / 8 * 8;
     news.given_up_bytes = SHARD_COMM_TEXT + (size_t)mpi.size;
-    news.message_bytes = sizeof(mpi_device_abort);
+    news.message_bytes = sizeof(mpi_notice);
     news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
     news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
     news.message = mpi.host->calloc(1, news.message_bytes);
@@ -88,20 +88,25 @@ void mpi_say_ready(void)
     }
 }
 
-void mpi_say_aborting(const char *text)
+static void fill_notice(mpi_notice *notice, shard_status status, const char *text)
 {
-    static char said[SHARD_COMM_TEXT];
+    notice->status = status;
+    snprintf(notice->text, sizeof notice->text, "%s", text);
+}
+
+void mpi_say_aborting(shard_status status, const char *text)
+{
+    static mpi_notice said;
     if (text)
-        snprintf(said, sizeof said, "%s", text);
+        fill_notice(&said, status, text);
     for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, said, text ? sizeof said : 0);
+        send_news(rank, text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, &said, text ? sizeof said : 0);
 }
 
 void mpi_say_device_aborted(shard_status status, const char *text)
 {
-    static mpi_device_abort said;
-    said.status = status;
-    snprintf(said.text, sizeof said.text, "%s", text);
+    static mpi_notice said;
+    fill_notice(&said, status, text);
     for (int rank = 0; rank < mpi.size; rank++)
         send_news(rank, TAG_DEVICE_ABORTED, &said, sizeof said);
 }
@@ -109,14 +114,13 @@ void mpi_say_device_aborted(shard_status status, const char *text)
 static struct {
     pthread_mutex_t lock;
     bool is_there;
-    mpi_device_abort abort;
+    mpi_notice abort;
 } left_behind = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void mpi_leave_device_abort(shard_status status, const char *text)
 {
     SHARD_HOLD(&left_behind.lock);
-    left_behind.abort.status = status;
-    snprintf(left_behind.abort.text, sizeof left_behind.abort.text, "%s", text);
+    fill_notice(&left_behind.abort, status, text);
     left_behind.is_there = true;
 }
 
@@ -204,6 +208,7 @@ static void take_answer(mpi_peer *peer)
 static void take_news(int rank, int tag)
 {
     mpi_peer *peer = &mpi.peers[rank];
+    const mpi_notice *notice = (const mpi_notice *)news.message;
     uint64_t question;
     switch (tag) {
     case TAG_ASK:
@@ -215,14 +220,15 @@ static void take_news(int rank, int tag)
         break;
     case TAG_ABORT_NOTICE:
         peer->failed_since = shard_seconds();
-        memcpy(peer->said, news.message, sizeof peer->said);
+        peer->failed_status = notice->status;
+        memcpy(peer->said, notice->text, sizeof peer->said);
         break;
     case TAG_WITHDRAWN:
         peer->failed_since = 0;
         peer->said[0] = '\0';
         break;
     case TAG_DEVICE_ABORTED:
-        memcpy(&peer->aborted, news.message, sizeof peer->aborted);
+        peer->aborted = *notice;
         break;
     case TAG_READY:
         peer->ready = true;

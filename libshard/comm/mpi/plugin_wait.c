@@ -80,7 +80,7 @@ shard_status mpi_probe(shard_group *group, const char *doing)
         const mpi_peer *peer = &mpi.peers[group->world_ranks[member]];
         if (peer->aborted.status != SHARD_OK)
             return mpi.host->error(peer->aborted.status, "%s", peer->aborted.text);
-        if (peer->said[0] && (peer->left || waits_with_error(peer)))
+        if (peer->said[0] && (peer->left || (peer->failed_status == SHARD_ERROR_DEVICE && waits_with_error(peer))))
             return mpi.host->error(SHARD_ERROR_PEER, "%s", peer->said);
         if (peer->given_up[0])
             return mpi.host->error(SHARD_ERROR_TIMEOUT, "%s", peer->given_up);

@@ -24,7 +24,7 @@ typedef struct shard_nccl_plugin {
     char version[16];
     bool shares_gpu;    /* ranks on one GPU can be connected, with NCCL_MULTI_RANK_GPU_ENABLE=1 */
     int64_t *sum_bytes; /* of GPU memory for sums of 16-bit types, the same on all ranks: tests set less */
-    /* Where the device is in its machine, as a string. */
+    /* Where the device is in its machine, as a string. An error: its collectives cannot go through NCCL. */
     shard_status (*find_place)(shard_device *device, char *place, size_t bytes);
     /* The name of a communicator to be, by one of its ranks. */
     shard_status (*make_id)(void *id);

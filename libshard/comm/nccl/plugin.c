@@ -23,11 +23,8 @@ static shard_status open_stream(shard_device *device)
 {
     shard_cuda *cuda = shard_cuda_of(device);
     SHARD_CUDA_TRY(cudaSetDevice(cuda->ordinal));
-    if (nccl.device == device)
-        return SHARD_OK;
     if (nccl.device)
-        return shard_error(SHARD_ERROR_UNSUPPORTED, "nccl: collectives on %s after some on %s; a rank has one GPU", device->name,
-                           nccl.device->name);
+        return SHARD_OK;
     int least, greatest; /* before computing, so that it waits for the others' least */
     SHARD_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     SHARD_CUDA_TRY(cudaStreamCreateWithPriority(&nccl.stream, cudaStreamNonBlocking, greatest));
@@ -47,6 +44,16 @@ static shard_status open_stream(shard_device *device)
     nccl.device = device;
     cuda->watch = watch;
     cuda->partner = &nccl.side_state;
+    return SHARD_OK;
+}
+
+shard_status nccl_check_device(const shard_device *device)
+{
+    if (nccl.broken != SHARD_OK)
+        return shard_error(nccl.broken, "%s", nccl.text);
+    if (nccl.device && nccl.device != device)
+        return shard_error(SHARD_ERROR_UNSUPPORTED, "nccl: collectives on %s after some on %s; a rank has one GPU", device->name,
+                           nccl.device->name);
     return SHARD_OK;
 }
 
@@ -70,8 +77,7 @@ static shard_status drain(uint64_t most)
 shard_status nccl_begin(shard_group *group)
 {
     pthread_mutex_lock(&nccl.lock);
-    if (nccl.broken != SHARD_OK)
-        return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_TRY(nccl_check_device(nccl.device));
     SHARD_CUDA_TRY(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal));
     SHARD_TRY(drain(NCCL_FLIGHTS - 1));
     struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
@@ -81,12 +87,15 @@ shard_status nccl_begin(shard_group *group)
     return SHARD_CUDA(cudaStreamWaitEvent(nccl.stream, nccl.ready, 0));
 }
 
-shard_status nccl_end(shard_status status, shard_request **request)
+shard_status nccl_end(shard_group *group, shard_status status, shard_request **request)
 {
     struct shard_request *flight = &nccl.flights[nccl.started % NCCL_FLIGHTS];
     if (status == SHARD_OK)
         status = SHARD_CUDA(cudaEventRecord(flight->done, nccl.stream));
-    nccl.started += status == SHARD_OK;
+    if (status == SHARD_OK)
+        nccl.started++;
+    else
+        nccl_give_up(group, NULL);
     pthread_mutex_unlock(&nccl.lock);
     if (status == SHARD_OK)
         *request = flight;
@@ -98,9 +107,6 @@ shard_status nccl_end(shard_status status, shard_request **request)
 /* The group's end: the state has no group then. */
 static void detach(nccl_group *state)
 {
-    for (int i = 0; i < NCCL_FLIGHTS; i++)
-        if (nccl.flights[i].group == state->group)
-            nccl.flights[i].group = NULL;
     state->group->device_state = NULL;
     state->group->device_transport = NULL;
     state->group = NULL;
@@ -146,7 +152,7 @@ static bool finalize(ncclComm_t comm)
 
 /* The same for a thread with an error, which it keeps: for a while, then all communicators are aborted. One
  * alone would wait for what is on the stream of the others'. */
-static void drain_with_error(void)
+static void drain_with_error(shard_group *group)
 {
     shard_kept_error kept;
     nccl.host.keep_error(&kept);
@@ -157,7 +163,7 @@ static void drain_with_error(void)
     if (nccl.done < nccl.started) {
         shard_error(SHARD_ERROR_UNAVAILABLE, "nccl: a group was left with an error while a collective was under way: %s",
                     kept.text);
-        nccl_give_up(NULL);
+        nccl_give_up(group, NULL);
     }
     nccl.host.put_back_error(&kept);
 }
@@ -172,7 +178,7 @@ static void leave(shard_group *group)
     SHARD_HOLD(&nccl.lock);
     bool failed = shard_last_status() != SHARD_OK;
     if (failed)
-        drain_with_error();
+        drain_with_error(group);
     else
         drain(0);
     if (!failed && state->comm && finalize(state->comm))
@@ -202,15 +208,12 @@ static nccl_group *join(shard_group *group)
     return state;
 }
 
-static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
+static shard_status enter(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
 {
-    SHARD_TRY(make_room(device));
-    SHARD_HOLD(&nccl.lock);
     ncclUniqueId name;
     memcpy(&name, id, sizeof name);
+    SHARD_TRY(nccl_check_device(device));
     SHARD_TRY(open_stream(device));
-    if (nccl.broken != SHARD_OK)
-        return shard_error(nccl.broken, "%s", nccl.text);
     nccl_group *state = join(group);
     if (!state)
         return shard_last_status();
@@ -221,13 +224,20 @@ static shard_status connect(shard_group *group, shard_device *device, const void
     return SHARD_OK;
 }
 
-static shard_status split(shard_group *parent, shard_group *group, int color)
+/* The others wait in NCCL for a rank that cannot come. */
+static shard_status connect(shard_group *group, shard_device *device, const void *id, bool reduced_precision)
+{
+    shard_status status = make_room(device);
+    SHARD_HOLD(&nccl.lock);
+    if (status == SHARD_OK)
+        status = enter(group, device, id, reduced_precision);
+    return status == SHARD_OK ? SHARD_OK : nccl_give_up(group, NULL);
+}
+
+static shard_status enter_split(shard_group *parent, shard_group *group, int color)
 {
     static ncclComm_t none;
-    SHARD_TRY(make_room(nccl.device));
-    SHARD_HOLD(&nccl.lock);
-    if (nccl.broken != SHARD_OK)
-        return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_TRY(nccl_check_device(nccl.device));
     SHARD_TRY(drain(0)); /* a split at the same time as a collective of the parent may wait forever */
     nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
     if (group && !state)
@@ -243,10 +253,21 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
     return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
 }
 
+static shard_status split(shard_group *parent, shard_group *group, int color)
+{
+    shard_status status = make_room(nccl.device);
+    SHARD_HOLD(&nccl.lock);
+    if (status == SHARD_OK)
+        status = enter_split(parent, group, color);
+    return status == SHARD_OK ? SHARD_OK : nccl_give_up(parent, NULL);
+}
+
 /* ---- the plugin ---- */
 
 static shard_status find_place(shard_device *device, char *place, size_t bytes)
 {
+    SHARD_HOLD(&nccl.lock);
+    SHARD_TRY(nccl_check_device(device));
     return SHARD_CUDA(cudaDeviceGetPCIBusId(place, (int)bytes, shard_cuda_of(device)->ordinal));
 }
 

@@ -10,7 +10,9 @@
  * dies or hangs, the streams of the other ranks wait forever. So a wait for the device
  * (shard_cuda_wait) checks meanwhile for NCCL's errors, for failed ranks that the host
  * transport knows, and for the deadline. After a failure all communicators are aborted
- * together, which frees the streams, and the rank fails as in any other collective.
+ * together, which frees the streams, and the rank fails as in any other collective. So does
+ * a rank that fails after the preflight check: else all ranks that came to a collective have it
+ * on their streams, and one that then fails for another reason comes to its end as well.
  *
  * NCCL allocates memory of the GPU outside of the device's pool, when a communicator is
  * made and when it is first used. If it finds none, the communicator is lost on all ranks:
@@ -52,7 +54,7 @@ typedef struct nccl_group {
 /* A collective that is on the stream. */
 struct shard_request {
     cudaEvent_t done;
-    shard_group *group; /* NULL: it was left with an error, and its communicator aborted */
+    shard_group *group; /* which is left only when this is done, or all are aborted */
     char doing[200];
 };
 
@@ -85,18 +87,23 @@ extern nccl_state nccl;
 /* The group's communicator, which it has no more; NULL if it had none. */
 ncclComm_t nccl_take_communicator(nccl_group *state);
 
-/* Polls a call of the group, or the split that makes its communicator, until it is done. */
+/* Polls a call of the group, or the split that makes its communicator, until it is done. After an error communicators are
+ * aborted. */
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);
 #define NCCL_TRY(state, call) SHARD_TRY(nccl_settle(state, call, #call))
 
-/* This rank's GPU collectives end here, with the thread's error: aborts all communicators. `calling`, if not
- * NULL, is the group with a call under way. */
-shard_status nccl_give_up(nccl_group *calling);
+/* This rank's GPU collectives end here, with the thread's error, which it returns: aborts all communicators, unless that was
+ * done before, and sends that to the other ranks, by the transport of the group, with which it has failed. `calling`, if not
+ * NULL, has a call under way. With the lock. */
+shard_status nccl_give_up(shard_group *group, nccl_group *calling);
+
+/* Fails if there can be no collective of the device's memory on this rank. With the lock. */
+shard_status nccl_check_device(const shard_device *device);
 
 /* Makes the stream ready for a collective of the group; the thread has the lock until nccl_end. */
 shard_status nccl_begin(shard_group *group);
-/* Notes that it is on the stream, if all went well. */
-shard_status nccl_end(shard_status status, shard_request **request);
+/* Notes that it is on the stream, if all went well. Else the others wait for what this rank has not begun: gives up. */
+shard_status nccl_end(shard_group *group, shard_status status, shard_request **request);
 
 /* Whether what is on the stream may still come to its end; forgets what has. With the lock. */
 shard_status nccl_watch(bool begins);

@@ -237,9 +237,10 @@ static void release_buffers(const shard_group *group, const shard_collective *ca
 shard_status nccl_prepare(shard_group *group, shard_collective *call)
 {
     size_t bytes = buffer_bytes(group, call);
+    SHARD_HOLD(&nccl.lock);
+    SHARD_TRY(nccl_check_device(call->device));
     if (bytes == 0)
         return SHARD_OK;
-    SHARD_HOLD(&nccl.lock);
     if (SHARD_CUDA(cudaSetDevice(shard_cuda_of(nccl.device)->ordinal)) == SHARD_OK)
         call->prepared = shard_device_allocate(&nccl.side, SHARD_MEMORY_BUCKETS, bytes);
     return shard_last_status();
@@ -283,7 +284,7 @@ shard_status nccl_post(shard_group *group, const shard_collective *call, shard_r
     if (status == SHARD_OK)
         status = start(group, call);
     release_buffers(group, call);
-    return nccl_end(status, request);
+    return nccl_end(group, status, request);
 }
 
 shard_status nccl_test(shard_group *group, shard_request *request, bool *done)

@@ -7,6 +7,8 @@
 
 /* Between two probes of what the host transport knows of the ranks. */
 #define PROBE_SECONDS 0.02
+/* Most calls are done by then. */
+#define SOON_SECONDS 0.001
 /* More than shm takes to find a rank that has died. */
 #define GRACE_SECONDS 2.0
 
@@ -53,13 +55,11 @@ static bool abort_in_threads(void)
     return some;
 }
 
-shard_status nccl_give_up(nccl_group *calling)
+shard_status nccl_give_up(shard_group *group, nccl_group *calling)
 {
-    nccl_group *some = nccl.groups;
-    while (some && !some->group)
-        some = some->next;
-    if (nccl.broken == SHARD_OK && some)
-        nccl.host.notify_abort(some->group);
+    if (nccl.broken != SHARD_OK)
+        return shard_last_status();
+    nccl.host.notify_abort(group);
     nccl.broken = shard_last_status();
     snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
     if (nccl.version >= NCCL_VERSION(2, 22, 0))
@@ -68,7 +68,7 @@ shard_status nccl_give_up(nccl_group *calling)
         while (abort_in_threads()) /* a split that was under way may have made one meanwhile */
             ;
     nccl.done = nccl.started;
-    return nccl.broken;
+    return shard_last_status();
 }
 
 static shard_status fail_late(const shard_group *group, const char *doing)
@@ -116,43 +116,46 @@ static bool names_failed_rank(shard_group *group, const char *doing, double sinc
 static shard_status fail(nccl_group *state, ncclResult_t result, const char *call, const char *doing, double since)
 {
     if (may_be_a_failed_rank(result) && names_failed_rank(state->group, doing, since))
-        return nccl_give_up(state);
+        return nccl_give_up(state->group, state);
     shard_error(SHARD_ERROR_DEVICE, "nccl: %.*s: %s (%s)", (int)strcspn(call, "("), call, ncclGetLastError(state->comm),
                 ncclGetErrorString(result));
-    return nccl_give_up(state);
+    return nccl_give_up(state->group, state);
 }
 
 shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call)
 {
-    char doing[SHARD_COMM_TEXT];
+    char doing[SHARD_COMM_TEXT] = "";
     double since = shard_seconds();
-    while (result == ncclInProgress) {
-        nccl.host.group_describe(state->group, doing, sizeof doing);
-        if (probe_members(state->group, doing, since) != SHARD_OK)
-            return nccl_give_up(state);
-        sched_yield();
+    for (;;) {
         ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
-        if (!comm)
-            continue;
-        ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
-        result = asked == ncclSuccess ? result : asked;
+        if (result == ncclInProgress && comm) {
+            ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+            result = asked == ncclSuccess ? result : asked;
+        }
+        if (result == ncclSuccess)
+            return SHARD_OK;
+        if (!doing[0] && (result != ncclInProgress || shard_seconds() - since > SOON_SECONDS))
+            nccl.host.group_describe(state->group, doing, sizeof doing);
+        if (result != ncclInProgress)
+            return fail(state, result, call, doing, since);
+        if (doing[0] && probe_members(state->group, doing, since) != SHARD_OK)
+            return nccl_give_up(state->group, state);
+        sched_yield();
     }
-    if (result == ncclSuccess)
-        return SHARD_OK;
-    nccl.host.group_describe(state->group, doing, sizeof doing);
-    return fail(state, result, call, doing, since);
 }
 
 shard_status nccl_watch(bool begins)
 {
     bool moved = begins;
     for (; nccl.done < nccl.started; moved = true) {
-        cudaError_t error = cudaEventQuery(nccl.flights[nccl.done % NCCL_FLIGHTS].done);
+        const struct shard_request *flight = &nccl.flights[nccl.done % NCCL_FLIGHTS];
+        cudaError_t error = cudaEventQuery(flight->done);
         if (error == cudaErrorNotReady) {
             cudaGetLastError(); /* which this is, though nothing is wrong */
             break;
         }
-        SHARD_TRY(shard_cuda_check(error, "cudaEventQuery"));
+        if (shard_cuda_check(error, "cudaEventQuery") != SHARD_OK)
+            return nccl_give_up(flight->group, NULL);
         nccl.done++;
     }
     if (moved)
@@ -160,13 +163,12 @@ shard_status nccl_watch(bool begins)
     if (nccl.done == nccl.started)
         return SHARD_OK;
     const struct shard_request *flight = &nccl.flights[nccl.done % NCCL_FLIGHTS];
-    if (!flight->group)
-        return SHARD_OK; /* the abort ends it */
     nccl_group *state = nccl_of(flight->group);
     ncclResult_t result = ncclSuccess;
     ncclResult_t asked = ncclCommGetAsyncError(state->comm, &result);
     result = asked == ncclSuccess ? result : asked;
     if (result != ncclSuccess && result != ncclInProgress)
         return fail(state, result, "an earlier collective", flight->doing, nccl.hope_since);
-    return probe_members(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(NULL);
+    return probe_members(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK
+                                                                                    : nccl_give_up(flight->group, NULL);
 }

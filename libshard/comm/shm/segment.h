@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SHARD_SEGMENT_MAGIC 0x3630647261687320u /* the layout's version is part of it */
+#define SHARD_SEGMENT_MAGIC 0x3730647261687320u /* the layout's version is part of it */
 #define SHARD_SEGMENT_RANKS 256
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
@@ -32,7 +32,8 @@ typedef struct shard_segment_rank {
     /* Since when (monotonic nanoseconds) it has waited in some group with an error, for
      * the others to learn of it; 0: it does not. */
     _Atomic int64_t failed_since;
-    _Atomic uint64_t failed_in; /* the birth of that group; written before failed_since */
+    _Atomic uint64_t failed_in; /* the birth of that group; this and the status are written before failed_since */
+    _Atomic int32_t failed_status;
     char text[SHARD_SEGMENT_TEXT]; /* the abort notice of a rank that waits with an error, or has left with one */
     /* When (monotonic nanoseconds) it last said that it waits, which it says again and again; for
      * whom (bit r: world rank r) and in what. 0: it does not. */

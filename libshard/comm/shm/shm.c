@@ -52,6 +52,7 @@ static void shm_abort(shard_group *group, shard_abort_notice notice, shard_statu
         atomic_store(&entry->state, SHARD_RANK_FAILED);
     else if (notice == SHARD_ABORT_WAITING) {
         atomic_store(&entry->failed_in, ((const shm_group *)group->state)->entry->birth);
+        atomic_store(&entry->failed_status, status);
         atomic_store(&entry->failed_since, shard_nanoseconds());
     } else
         atomic_store(&entry->failed_since, 0);

@@ -82,14 +82,18 @@ shard_status shm_barrier(shard_group *group);
 /* The failure of a group in which a rank has waited in vain; such a group is not used again. */
 shard_status shm_check_whole(const shard_group *group);
 
-/* PEER if a rank is known to be gone, other than by leaving in peace. */
+/* PEER if a rank is known to be gone, other than by leaving in peace, or its device has failed. */
 shard_status shm_probe(shard_group *group, const char *doing);
 
 /* Whether the rank's process lives, which has joined. */
 bool shm_is_alive(const shm_world *world, int rank);
 
-/* Whether the rank will never come to `doing`, and why. `waiting` is the group in whose round this rank waits for it; NULL: none. */
-bool shm_is_gone(const shm_world *world, const shm_group *waiting, int rank, const char *doing, char *text, size_t bytes);
+/* Whether the rank will never come to `doing`, and why. */
+bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes);
+
+/* Whether the rank has failed and waits, and not just in passing, and why. A rank that waits in the group `except` (NULL: none)
+ * has come to an earlier round of it: it goes on when it runs again. */
+bool shm_waits_with_error(const shm_world *world, int rank, const shm_group *except, char *text, size_t bytes);
 
 /* Tells all ranks, again and again while it is so, that this one waits in `doing`: bit r of waits_for: for world rank r. */
 void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const char *doing);

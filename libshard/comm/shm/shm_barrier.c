@@ -92,21 +92,23 @@ bool shm_is_alive(const shm_world *world, int rank)
     return fcntl(world->locks, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-/* Whether the rank has failed and waits, and not just in passing. A rank that waits in the group `except` (NULL: none) has come
- * to an earlier round of it: it goes on when it runs again. */
-static bool waits_with_error(shard_segment_rank *member, const shm_group *except)
+bool shm_waits_with_error(const shm_world *world, int rank, const shm_group *except, char *text, size_t bytes)
 {
+    shard_segment_rank *member = &world->segment->ranks[rank];
     int64_t since = atomic_load(&member->failed_since);
     bool same = except && atomic_load(&member->failed_in) == except->entry->birth;
-    return since && !same && shard_nanoseconds() - since > ABORT_NOTICE_NANOSECONDS && atomic_load(&member->failed_since) == since;
+    if (!since || same || shard_nanoseconds() - since <= ABORT_NOTICE_NANOSECONDS)
+        return false;
+    snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
+    return atomic_load(&member->failed_since) == since;
 }
 
-bool shm_is_gone(const shm_world *world, const shm_group *waiting, int rank, const char *doing, char *text, size_t bytes)
+bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes)
 {
     shard_segment_rank *member = &world->segment->ranks[rank];
     bool ended = atomic_load(&member->ended);
     uint32_t state = atomic_load(&member->state);
-    if (state == SHARD_RANK_FAILED || waits_with_error(member, waiting))
+    if (state == SHARD_RANK_FAILED)
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
     else if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
@@ -245,7 +247,8 @@ static shard_status probe_members(shard_group *group, uint32_t round, double sec
                 status = SHARD_ERROR_PEER;
         } else if (was_given_up(state->world, rank, text, sizeof text))
             status = SHARD_ERROR_TIMEOUT;
-        else if (shm_is_gone(state->world, state, rank, doing, text, sizeof text))
+        else if (shm_waits_with_error(state->world, rank, state, text, sizeof text) ||
+                 shm_is_gone(state->world, rank, doing, text, sizeof text))
             status = SHARD_ERROR_PEER;
     }
     if (status == SHARD_OK && seconds_late > 0 && shm_find_late(group, text, sizeof text))
@@ -275,7 +278,9 @@ shard_status shm_probe(shard_group *group, const char *doing)
         uint32_t state = atomic_load(&entry->state);
         if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT) /* it may have entered the round before */
             continue;
-        if (shm_is_gone(world, NULL, rank, doing, text, sizeof text))
+        bool failed = atomic_load(&entry->failed_status) == SHARD_ERROR_DEVICE &&
+                      shm_waits_with_error(world, rank, NULL, text, sizeof text);
+        if (failed || shm_is_gone(world, rank, doing, text, sizeof text))
             return shard_error(SHARD_ERROR_PEER, "%s", text);
         if (was_given_up(world, rank, text, sizeof text))
             return shard_error(SHARD_ERROR_TIMEOUT, "%s", text);

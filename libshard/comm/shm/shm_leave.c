@@ -22,7 +22,7 @@ static bool is_missing(const shm_world *world, int rank, bool failed, char *text
     if (state == SHARD_RANK_LEFT || (state == SHARD_RANK_FAILED ? !failed : alive))
         return false;
     if (state != SHARD_RANK_LEAVING) {
-        bool gone = shm_is_gone(world, NULL, rank, doing, text, bytes);
+        bool gone = shm_waits_with_error(world, rank, NULL, text, bytes) || shm_is_gone(world, rank, doing, text, bytes);
         state = atomic_load(&world->segment->ranks[rank].state);
         return gone && state != SHARD_RANK_LEAVING && state != SHARD_RANK_LEFT; /* it may have come meanwhile */
     }
