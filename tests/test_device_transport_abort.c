@@ -7,6 +7,7 @@
 #include "support/gpu.h"
 #include "support/job.h"
 
+#include "base/clock.h"
 #include "device/cuda/cuda.h"
 
 #include <nccl.h>
@@ -92,7 +93,7 @@ static void joins_late(shard_group *world, void *context)
     shard_group_all_reduce(world, gpu(), data, 10, SHARD_FLOAT32, SHARD_SUM);
     clock_gettime(CLOCK_MONOTONIC, &end);
     if (shard_group_rank(world) != 1) {
-        check_error(SHARD_ERROR_TIMEOUT, "nccl: all_reduce*ranks 0, 1 and 2*was not done within 3 s (SHARD_TIMEOUT)");
+        check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to agree within 3 s (SHARD_TIMEOUT)");
         double seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
         ck_assert_double_lt(seconds, 5.9); /* 4 of them waiting */
         return;
@@ -106,6 +107,34 @@ START_TEST(test_joins_late)
     set_gpus("3", "1");
     setenv("SHARD_CUDA_EMULATION_JOIN_SECONDS", "7", 1);
     run_job_of((ranks_run){.size = 3, .body = joins_late, .timeout = "3", .may_fail = 1 << 1, .deadline = 30});
+}
+END_TEST
+
+static void sleep_longer(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){.tv_sec = 15}, NULL);
+    _exit(0);
+}
+
+/* Rank 1 hangs in the collective. The others name it, and do not wait for SHARD_TIMEOUT twice. */
+static void stops_in_flight(shard_group *world, void *context)
+{
+    (void)context;
+    check_sum_of_ranks(world);
+    check_ok(shard_barrier(world));
+    double start = shard_seconds();
+    lose(world, sleep_longer);
+    ck_assert_int_eq(shard_last_status(), SHARD_ERROR_TIMEOUT);
+    shard_agree(world);
+    check_error(SHARD_ERROR_TIMEOUT, "rank 1 did not come to shard_agree within 4 s (SHARD_TIMEOUT)");
+    ck_assert_double_lt(shard_seconds() - start, 7.9); /* 5 of them waiting */
+}
+
+START_TEST(test_stops_in_flight)
+{
+    set_gpus("3", "1");
+    run_job_of((ranks_run){.size = 3, .body = stops_in_flight, .timeout = "4", .may_fail = 1 << 1, .deadline = 30});
 }
 END_TEST
 
@@ -321,6 +350,7 @@ int main(void)
     tcase_add_test(tcase, test_member_dies);
     tcase_add_test(tcase, test_member_hangs);
     tcase_add_test(tcase, test_joins_late);
+    tcase_add_test(tcase, test_stops_in_flight);
     tcase_add_loop_test(tcase, test_leaves_in_flight, 0, 2);
     tcase_add_loop_test(tcase, test_sticks, 0, STUCK_GROUPS * 2);
     tcase_add_loop_test(tcase, test_neighbour_dies, 0, 2);

@@ -61,8 +61,8 @@ shard_status shard_device_transport_split(shard_group *parent, shard_group *grou
         return SHARD_OK;
     if (group)
         group->device_transport = parent->device_transport;
-    shard_status status = parent->device_transport->split(parent, group, color);
-    status = shard_preflight_after(parent, status);
+    parent->device_transport->split(parent, group, color);
+    shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
     if (status == SHARD_OK && group)
         log_members(group, "");
     else if (group && group->device_transport)

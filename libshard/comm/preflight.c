@@ -281,6 +281,22 @@ static void look_for_stragglers(const shard_group *group)
         group->world_ranks[found.member], found.period, found.computed, others, found.median);
 }
 
+/* The check's exchange. A rank whose device has waited in vain for SHARD_TIMEOUT waits a second more for the transport to find
+ * which ranks are missing: these its error names then. */
+static shard_status exchange_fingerprints(shard_group *group, const shard_fingerprint *mine)
+{
+    shard_kept_error late;
+    group->waited = shard_process.waited && mine->status == SHARD_ERROR_TIMEOUT;
+    if (!group->waited)
+        return exchange(group, mine, sizeof *mine);
+    shard_keep_error(&late);
+    shard_status status = exchange(group, mine, sizeof *mine);
+    group->waited = false;
+    if (status == SHARD_OK)
+        shard_put_back_error(&late);
+    return status;
+}
+
 /* An error that the whole world has received is not sent again: some ranks received it early in
  * a step and some at its end, and they come to the same collective next, when they have cleared
  * it, only if none enters one before. */
@@ -292,11 +308,12 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
     shard_refuse_captured_collective();
     report_fault(call);
     shard_fingerprint mine = make_fingerprint(group, call, small, bytes);
+    uint64_t before = shard_error_serial();
     send_abort_notice(group, true);
-    shard_status status = exchange(group, &mine, sizeof mine);
+    shard_status status = exchange_fingerprints(group, &mine);
     send_abort_notice(group, false);
     if (status != SHARD_OK) {
-        if (mine.status == SHARD_OK) /* it names its rank already */
+        if (shard_error_serial() != before) /* it names its rank already */
             remember_error(id_of_error(group), 1);
         return shard_last_status();
     }
@@ -323,14 +340,6 @@ shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind
     shard_status status = shard_preflight(group, &call, NULL, 0);
     group->call = outer;
     shard_straggler_leave();
-    return status;
-}
-
-shard_status shard_preflight_after(shard_group *group, shard_status status)
-{
-    group->waited = status == SHARD_ERROR_TIMEOUT ? shard_comm_timeout() : 0;
-    status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
-    group->waited = 0;
     return status;
 }
 

@@ -61,11 +61,6 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
 /* A collective that needs only the preflight check: shard_barrier, shard_agree, the first one of a new group. */
 shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind);
 
-/* After a call in which ranks wait for each other outside of the transport, with its status: an error on all ranks if one rank
- * has one. After SHARD_ERROR_TIMEOUT this wait is short: the transport finds which ranks are missing, and no rank waits for
- * SHARD_TIMEOUT twice. */
-shard_status shard_preflight_after(shard_group *group, shard_status status);
-
 /* Writes the thread's error for other ranks; a text that is too long is cut between two characters. */
 void shard_write_error(const shard_group *group, char *text, size_t bytes);
 

@@ -148,7 +148,7 @@ struct shard_group {
     void *peers;                  /* [size][SHARD_COMM_TEXT] the ranks' messages in it */
     const void **parts;           /* [size] workspace of the current collective */
     const shard_collective *call; /* the current collective, for texts; else NULL */
-    double waited;                /* seconds that its ranks have waited for each other in it outside of the transport */
+    bool waited; /* this rank has waited SHARD_TIMEOUT for the others outside of the transport, and does not wait so long again */
     /* The ranks that have the same shard as this one of tensors that are split over the group;
      * set by a mesh or shard_group_set_replicas. NULL: no other rank. */
     shard_group *replicas;
@@ -157,11 +157,10 @@ struct shard_group {
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
 
-/* Seconds that a wait of the group may take: `timeout`, or what is left of it, at least one. */
+/* Seconds that a wait of the group may take. */
 static inline double shard_group_patience(const shard_group *group, double timeout)
 {
-    double left = timeout - group->waited, least = timeout < 1 ? timeout : 1;
-    return left > least ? left : least;
+    return group->waited && timeout > 1 ? 1 : timeout;
 }
 
 /* The text of this rank's current call in the group, "all_reduce of 10 float32". */
@@ -218,6 +217,7 @@ typedef struct shard_comm_process {
     double straggler_seconds; /* the period of SHARD_STRAGGLER_SECONDS; 0: stragglers are not looked for */
     int world_size; /* INT_MAX while there is no world */
     bool forked;    /* a fork of the process that opened the world: it is not a rank, and must not use its copy of the world */
+    bool waited;    /* collectives of device memory have not been done within SHARD_TIMEOUT, and were aborted */
     bool ended;     /* the world has been closed: its groups can only be destroyed */
 } shard_comm_process;
 extern shard_comm_process shard_process;

@@ -18,6 +18,7 @@ static void notify_abort(shard_group *group)
     char text[SHARD_COMM_TEXT];
     shard_status status = shard_last_status();
     bool names_ranks = status == SHARD_ERROR_PEER || status == SHARD_ERROR_TIMEOUT;
+    shard_process.waited |= status == SHARD_ERROR_TIMEOUT;
     if (!group->transport->abort)
         return;
     if (names_ranks)
@@ -155,8 +156,8 @@ static shard_status connect(shard_group *group, shard_device *device, const void
         nccl->make_id(id);
     SHARD_TRY(shard_preflight(group, &naming, id, sizeof id));
     memcpy(id, shard_received(group)[0].data, sizeof id);
-    shard_status status = nccl->connect(group, device, id, offer_of(offers, 0).reduced_precision != 0);
-    status = shard_preflight_after(group, status);
+    nccl->connect(group, device, id, offer_of(offers, 0).reduced_precision != 0);
+    shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
     if (status == SHARD_OK)
         group->device_transport = &nccl->transport;
     else
