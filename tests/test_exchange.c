@@ -6,7 +6,9 @@
 #include "support/host.h"
 #include "support/job.h"
 
+#include "base/clock.h"
 #include "base/env.h"
+#include "base/memory.h"
 #include "comm/comm.h"
 
 #include <errno.h>
@@ -181,6 +183,47 @@ START_TEST(test_joins)
     static const char *const transports[] = {NULL, "shm", "exchange"};
     for (int size = 2; size <= MOST; size++)
         run_wired((wires){.size = size, .transport = transports[_i]}, joins, NULL, 0);
+}
+END_TEST
+
+static void *no_calloc(size_t count, size_t size)
+{
+    (void)count, (void)size;
+    return NULL;
+}
+
+static void *no_realloc(void *memory, size_t bytes)
+{
+    (void)memory, (void)bytes;
+    return NULL;
+}
+
+/* A collective takes no memory: the other ranks would wait for a rank that had none. */
+static void lacks_memory(shard_group *none, void *context)
+{
+    (void)none;
+    enum { COUNT = 100000 };
+    static const shard_memory_calls calls = {no_calloc, no_realloc}, *usual;
+    wires *w = context;
+    check_ok(join(w));
+    float *data = malloc(COUNT * sizeof *data);
+    ck_assert_ptr_nonnull(data);
+    for (int i = 0; i < COUNT; i++)
+        data[i] = (float)(i % 100);
+    usual = shard_memory_calls_used;
+    if (w->rank == 1)
+        shard_memory_calls_used = &calls;
+    check_ok(shard_group_all_reduce(shard_world(), NULL, data, COUNT, SHARD_FLOAT32, SHARD_SUM));
+    shard_memory_calls_used = usual;
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_float_eq(data[i], (float)(i % 100 * w->size));
+    free(data);
+    ck_assert_int_eq(shard_finalize(), 0);
+}
+
+START_TEST(test_lacks_memory)
+{
+    run_wired((wires){.size = 3, .transport = "exchange"}, lacks_memory, NULL, 0);
 }
 END_TEST
 
@@ -374,6 +417,31 @@ START_TEST(test_loses_a_rank)
 }
 END_TEST
 
+/* After a wait of a device for SHARD_TIMEOUT that of the exchange is short. */
+static void waits_once(shard_group *none, void *context)
+{
+    (void)none;
+    wires *w = context;
+    check_ok(join(w));
+    if (w->rank == 1) {
+        sleep(12);
+        _exit(0);
+    }
+    double start = shard_seconds();
+    shard_process.waited = true;
+    shard_error(SHARD_ERROR_TIMEOUT, "a device was late");
+    shard_barrier(shard_world());
+    check_error(SHARD_ERROR_TIMEOUT, "*in shard_barrier did not return within 30 s (SHARD_TIMEOUT)");
+    ck_assert_double_lt(shard_seconds() - start, 10);
+    _exit(0);
+}
+
+START_TEST(test_waits_once)
+{
+    run_wired((wires){.size = 2, .transport = "exchange"}, waits_once, "30", 0);
+}
+END_TEST
+
 static void differs(shard_group *none, void *context)
 {
     (void)none;
@@ -430,11 +498,13 @@ int main(void)
     Suite *suite = suite_create("exchange");
     TCase *tcase = test_case(suite, "exchange");
     tcase_add_loop_test(tcase, test_joins, 0, 3);
+    tcase_add_test(tcase, test_lacks_memory);
     tcase_add_test(tcase, test_trains);
     tcase_add_loop_test(tcase, test_apart, 0, 2);
     tcase_add_loop_test(tcase, test_faults, 0, sizeof fault_cases / sizeof *fault_cases);
     tcase_add_loop_test(tcase, test_loses_a_rank, 0, 2);
     tcase_add_loop_test(tcase, test_failed_before, 0, 2);
+    tcase_add_test(tcase, test_waits_once);
     tcase_add_test(tcase, test_differs);
     tcase_add_test(tcase, test_refuses_transport);
     tcase_add_loop_test(tcase, test_wrong_options, 0, 5);

@@ -22,7 +22,7 @@
 
 /* ---- a call with a deadline ---- */
 
-typedef struct exchange_call {
+struct shard_exchange_call {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool done, left_behind;
@@ -35,10 +35,12 @@ typedef struct exchange_call {
     char *receive; /* [count][bytes] */
     shard_status status;
     char text[SHARD_COMM_TEXT / 2];
-} exchange_call;
+};
 
-static void free_call(exchange_call *call)
+void shard_exchange_call_free(shard_exchange_call *call)
 {
+    if (!call)
+        return;
     pthread_mutex_destroy(&call->lock);
     pthread_cond_destroy(&call->changed);
     free(call->ranks);
@@ -47,9 +49,9 @@ static void free_call(exchange_call *call)
     free(call);
 }
 
-static exchange_call *make_call(const shard_rendezvous *rendezvous, const int *ranks, int count, const void *send, size_t bytes)
+shard_exchange_call *shard_exchange_call_create(const shard_rendezvous *rendezvous, const int *ranks, int count, size_t bytes)
 {
-    exchange_call *call = shard_calloc(1, sizeof *call);
+    shard_exchange_call *call = shard_calloc(1, sizeof *call);
     if (!call)
         return NULL;
     pthread_mutex_init(&call->lock, NULL);
@@ -57,22 +59,21 @@ static exchange_call *make_call(const shard_rendezvous *rendezvous, const int *r
     call->exchange = rendezvous->exchange;
     call->context = rendezvous->context;
     call->count = count;
-    call->bytes = bytes;
     call->ranks = shard_calloc((size_t)count, sizeof *call->ranks);
     call->send = shard_calloc(bytes, 1);
     call->receive = shard_calloc((size_t)count, bytes);
     if (!call->ranks || !call->send || !call->receive) {
-        free_call(call);
+        shard_exchange_call_free(call);
         return NULL;
     }
-    memcpy(call->ranks, ranks, (size_t)count * sizeof *ranks);
-    memcpy(call->send, send, bytes);
+    for (int i = 0; i < count; i++)
+        call->ranks[i] = ranks ? ranks[i] : i;
     return call;
 }
 
 static void *run_call(void *argument)
 {
-    exchange_call *call = argument;
+    shard_exchange_call *call = argument;
     shard_status status = call->exchange(call->context, call->ranks, call->count, call->send, call->receive, call->bytes);
     pthread_mutex_lock(&call->lock);
     call->status = status;
@@ -85,22 +86,32 @@ static void *run_call(void *argument)
     pthread_cond_signal(&call->changed);
     pthread_mutex_unlock(&call->lock);
     if (left_behind)
-        free_call(call);
+        shard_exchange_call_free(call);
     return NULL;
 }
 
-/* False if it does not return before the deadline: then it is left behind. */
-static bool wait_for_call(exchange_call *call)
+/* Whether it returns within so many seconds. */
+static bool wait_for_call(shard_exchange_call *call, double seconds)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += (time_t)shard_comm_timeout();
+    deadline.tv_sec += (time_t)seconds;
     int result = 0;
     SHARD_HOLD(&call->lock);
     while (!call->done && result != ETIMEDOUT)
         result = pthread_cond_timedwait(&call->changed, &call->lock, &deadline);
-    call->left_behind = !call->done;
     return call->done;
+}
+
+/* Its thread frees it when it returns. */
+static void leave_behind(shard_exchange_call *call)
+{
+    pthread_mutex_lock(&call->lock);
+    bool done = call->done; /* meanwhile */
+    call->left_behind = !done;
+    pthread_mutex_unlock(&call->lock);
+    if (done)
+        shard_exchange_call_free(call);
 }
 
 static shard_status break_off(shard_rendezvous *rendezvous, shard_status status, const char *text)
@@ -110,56 +121,61 @@ static shard_status break_off(shard_rendezvous *rendezvous, shard_status status,
     return shard_error(status, "%s", text);
 }
 
-/* "the exchange of ranks 0 and 2" */
-static void name_exchange(const int *ranks, int count, char *text, size_t bytes)
+/* The call's failure, with "the exchange of ranks 0 and 2". */
+static shard_status fail_call(shard_rendezvous *rendezvous, const shard_exchange_call *call, const char *doing,
+                              shard_status status, const char *how)
 {
-    const shard_group named = {.size = count, .world_ranks = (int *)(uintptr_t)ranks};
-    snprintf(text, bytes, "the exchange of ");
-    shard_group_name_ranks(&named, NULL, text, bytes);
+    const shard_group named = {.size = call->count, .world_ranks = call->ranks};
+    char ranks[SHARD_COMM_TEXT / 4] = "", text[SHARD_COMM_TEXT];
+    shard_group_name_ranks(&named, NULL, ranks, sizeof ranks);
+    snprintf(text, sizeof text, "rank %d: the exchange of %s in %.120s %.220s", rendezvous->rank, ranks, doing, how);
+    return break_off(rendezvous, status, text);
 }
 
-shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, const char *doing, const int *ranks, int count,
-                                       const void *send, void *receive, size_t bytes)
+shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, shard_exchange_call **call, const char *doing,
+                                       double seconds, const void *send, size_t own, size_t bytes, const char **all)
 {
+    shard_exchange_call *made = *call;
+    char how[SHARD_COMM_TEXT / 2];
+    pthread_t thread;
     if (rendezvous->broken != SHARD_OK)
         return shard_error(rendezvous->broken, "%s", rendezvous->text);
-    exchange_call *call = make_call(rendezvous, ranks, count, send, bytes);
-    if (!call)
-        return break_off(rendezvous, SHARD_ERROR_MEMORY, shard_last_error());
-    char name[SHARD_COMM_TEXT / 4], text[SHARD_COMM_TEXT];
-    name_exchange(ranks, count, name, sizeof name);
-    pthread_t thread;
-    int error = shard_thread_start(&thread, run_call, call);
+    if (own > 0)
+        memcpy(made->send, send, own);
+    made->bytes = bytes;
+    made->done = false;
+    int error = shard_thread_start(&thread, run_call, made);
     if (error != 0) {
-        free_call(call);
-        snprintf(text, sizeof text, "%s: no thread for it: %s", name, strerror(error));
-        return break_off(rendezvous, SHARD_ERROR_MEMORY, text);
+        snprintf(how, sizeof how, "has no thread: %s", strerror(error));
+        return fail_call(rendezvous, made, doing, SHARD_ERROR_MEMORY, how);
     }
-    if (!wait_for_call(call)) {
+    if (!wait_for_call(made, seconds)) {
         pthread_detach(thread);
-        snprintf(text, sizeof text, "rank %d: %s in %.120s did not return within %.0f s (SHARD_TIMEOUT)", rendezvous->rank, name,
-                 doing, shard_comm_timeout());
-        return break_off(rendezvous, SHARD_ERROR_TIMEOUT, text);
+        snprintf(how, sizeof how, "did not return within %.0f s (SHARD_TIMEOUT)", shard_comm_timeout());
+        fail_call(rendezvous, made, doing, SHARD_ERROR_TIMEOUT, how);
+        leave_behind(made);
+        *call = NULL;
+        return shard_last_status();
     }
     pthread_join(thread, NULL);
-    if (call->status == SHARD_OK)
-        memcpy(receive, call->receive, (size_t)count * bytes);
-    else
-        snprintf(text, sizeof text, "rank %d: %s in %.120s failed: %.200s", rendezvous->rank, name, doing, call->text);
-    shard_status status = call->status == SHARD_OK ? SHARD_OK : break_off(rendezvous, SHARD_ERROR_PEER, text);
-    free_call(call);
-    return status;
+    *all = made->receive;
+    if (made->status == SHARD_OK)
+        return SHARD_OK;
+    snprintf(how, sizeof how, "failed: %.200s", made->text);
+    return fail_call(rendezvous, made, doing, SHARD_ERROR_PEER, how);
 }
 
 shard_status shard_rendezvous_exchange_all(shard_rendezvous *rendezvous, const void *send, void *receive, size_t bytes)
 {
-    int *ranks = shard_calloc((size_t)rendezvous->size, sizeof *ranks);
-    if (!ranks)
-        return shard_last_status();
-    for (int rank = 0; rank < rendezvous->size; rank++)
-        ranks[rank] = rank;
-    shard_status status = shard_rendezvous_exchange(rendezvous, "shard_init_with", ranks, rendezvous->size, send, receive, bytes);
-    free(ranks);
+    const char *all;
+    shard_exchange_call *call = shard_exchange_call_create(rendezvous, NULL, rendezvous->size, bytes);
+    if (!call)
+        return break_off(rendezvous, SHARD_ERROR_MEMORY, shard_last_error());
+    shard_status status =
+        shard_rendezvous_exchange(rendezvous, &call, "shard_init_with", shard_comm_timeout(), send, bytes, bytes, &all);
+    if (status == SHARD_OK)
+        memcpy(receive, all, (size_t)rendezvous->size * bytes);
+    shard_exchange_call_free(call);
     return status;
 }
 

@@ -23,12 +23,21 @@ shard_rendezvous *shard_rendezvous_create(int rank, int size, shard_exchange_fun
                                           const char *forced);
 void shard_rendezvous_unref(shard_rendezvous *rendezvous);
 
-/* receive [count][bytes] = send [bytes] of each of these ranks. `doing` is for texts. PEER if the exchange fails, TIMEOUT if
- * it does not return before the deadline. */
-shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, const char *doing, const int *ranks, int count,
-                                       const void *send, void *receive, size_t bytes);
+/* The memory of calls of the exchange between some ranks. A call that does not return keeps it. */
+typedef struct shard_exchange_call shard_exchange_call;
 
-/* The same of all ranks, before there are groups. */
+/* For at most `bytes` of each of these ranks (NULL: 0 to count - 1). NULL with the error set. */
+shard_exchange_call *shard_exchange_call_create(const shard_rendezvous *rendezvous, const int *ranks, int count, size_t bytes);
+/* NULL is ignored. */
+void shard_exchange_call_free(shard_exchange_call *call);
+
+/* *all [count][bytes], in the call's memory, = what each of its ranks sends: `own` bytes of send here, and bytes behind them that
+ * are not to be read. `doing` is for texts. PEER if the exchange fails, TIMEOUT if it does not return within so many seconds: then
+ * *call is NULL. */
+shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, shard_exchange_call **call, const char *doing, double seconds,
+                                       const void *send, size_t own, size_t bytes, const char **all);
+
+/* receive [size][bytes] = send [bytes] of all ranks, before there are groups. */
 shard_status shard_rendezvous_exchange_all(shard_rendezvous *rendezvous, const void *send, void *receive, size_t bytes);
 
 #endif

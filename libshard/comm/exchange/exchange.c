@@ -14,22 +14,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes that a rank sends at once; a multiple of every element's size. */
+/* Bytes that a rank sends at once, and that all ranks of a large group send. */
 #define PIECE_BYTES ((int64_t)64 << 10)
+#define PIECES_BYTES ((int64_t)4 << 20)
 
 /* A group's state. */
 typedef struct exchange_group {
     shard_rendezvous *rendezvous; /* a reference */
-    char *mine;                   /* [PIECE_BYTES] */
-    char *all;                    /* [size][PIECE_BYTES] */
+    shard_exchange_call *call;    /* for pieces */
+    int64_t piece;                /* bytes that a rank sends at once; a multiple of every element's size */
 } exchange_group;
 
 static void close_group(shard_group *group)
 {
     exchange_group *state = group->state;
     shard_rendezvous_unref(state->rendezvous);
-    free(state->mine);
-    free(state->all);
+    shard_exchange_call_free(state->call);
     free(state);
     group->state = NULL;
 }
@@ -42,9 +42,10 @@ static shard_status make_state(shard_group *group, shard_rendezvous *rendezvous)
     group->state = state;
     state->rendezvous = rendezvous;
     rendezvous->references++;
-    state->mine = shard_calloc((size_t)PIECE_BYTES, 1);
-    state->all = shard_calloc((size_t)group->size, (size_t)PIECE_BYTES);
-    if (state->mine && state->all)
+    int64_t each = PIECES_BYTES / group->size / 8 * 8;
+    state->piece = each > PIECE_BYTES ? PIECE_BYTES : each > SHARD_EXCHANGE_BYTES ? each : SHARD_EXCHANGE_BYTES;
+    state->call = shard_exchange_call_create(rendezvous, group->world_ranks, group->size, (size_t)state->piece);
+    if (state->call)
         return SHARD_OK;
     close_group(group);
     return shard_last_status();
@@ -64,25 +65,26 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
     return make_state(group, ((exchange_group *)parent->state)->rendezvous);
 }
 
-/* receive [size][bytes] = each rank's send. */
-static shard_status all_gather_bytes(shard_group *group, const void *send, void *receive, int64_t bytes)
+/* *all [size][bytes] = what each rank sends, `own` bytes of send here; until the next one. */
+static shard_status all_gather_bytes(shard_group *group, const void *send, int64_t own, int64_t bytes, const char **all)
 {
     exchange_group *state = group->state;
     char doing[SHARD_COMM_TEXT];
     shard_group_describe(group, doing, sizeof doing);
-    return shard_rendezvous_exchange(state->rendezvous, doing, group->world_ranks, group->size, send, receive, (size_t)bytes);
+    return shard_rendezvous_exchange(state->rendezvous, &state->call, doing, shard_group_patience(group, shard_comm_timeout()),
+                                     send, (size_t)own, (size_t)bytes, all);
 }
 
 /* Reduces the data's elements in [start, end), all of which are sent, to `receive`. */
 static shard_status reduce(shard_group *group, const shard_collective *call, int64_t start, int64_t end)
 {
-    exchange_group *state = group->state;
-    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = PIECE_BYTES / element;
+    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->piece / element;
+    const char *all;
     for (int64_t at = 0; at < call->count; at += most) {
         int64_t count = shard_min(most, call->count - at), low = at > start ? at : start, high = shard_min(at + count, end);
-        SHARD_TRY(all_gather_bytes(group, (const char *)call->send + at * element, state->all, count * element));
+        SHARD_TRY(all_gather_bytes(group, (const char *)call->send + at * element, count * element, count * element, &all));
         for (int member = 0; member < group->size; member++)
-            group->parts[member] = state->all + (member * count + low - at) * element;
+            group->parts[member] = all + (member * count + low - at) * element;
         if (low < high)
             shard_reduce_elements((char *)call->receive + (low - start) * element, group->parts, group->size, high - low,
                                   call->dtype, call->op);
@@ -93,19 +95,17 @@ static shard_status reduce(shard_group *group, const shard_collective *call, int
 /* Pieces that are shorter than the longest are sent with bytes behind them that are not read. */
 static shard_status gather(shard_group *group, const shard_collective *call)
 {
-    exchange_group *state = group->state;
-    int64_t element = (int64_t)shard_dtype_size(call->dtype);
+    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->piece;
     int64_t longest = shard_largest_count(call->counts, group->size) * element;
-    for (int64_t at = 0; at < longest; at += PIECE_BYTES) {
-        int64_t bytes = shard_min(PIECE_BYTES, longest - at), own = call->counts[group->rank] * element - at;
-        if (own > 0)
-            memcpy(state->mine, (const char *)call->send + at, (size_t)shard_min(bytes, own));
-        SHARD_TRY(all_gather_bytes(group, state->mine, state->all, bytes));
+    const char *all;
+    for (int64_t at = 0; at < longest; at += most) {
+        int64_t bytes = shard_min(most, longest - at), own = shard_count_from(call->counts[group->rank] * element, at, bytes);
+        SHARD_TRY(all_gather_bytes(group, own > 0 ? (const char *)call->send + at : NULL, own, bytes, &all));
         char *piece = call->receive;
         for (int member = 0; member < group->size; member++) {
-            int64_t rest = call->counts[member] * element - at;
-            if (rest > 0)
-                memcpy(piece + at, state->all + member * bytes, (size_t)shard_min(bytes, rest));
+            int64_t theirs = shard_count_from(call->counts[member] * element, at, bytes);
+            if (theirs > 0)
+                memcpy(piece + at, all + member * bytes, (size_t)theirs);
             piece += call->counts[member] * element;
         }
     }
@@ -114,14 +114,22 @@ static shard_status gather(shard_group *group, const shard_collective *call)
 
 static shard_status broadcast(shard_group *group, const shard_collective *call)
 {
-    exchange_group *state = group->state;
-    int64_t all = call->count * (int64_t)shard_dtype_size(call->dtype);
-    for (int64_t at = 0; at < all; at += PIECE_BYTES) {
-        int64_t bytes = shard_min(PIECE_BYTES, all - at);
+    int64_t total = call->count * (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->piece;
+    const char *all;
+    for (int64_t at = 0; at < total; at += most) {
+        int64_t bytes = shard_min(most, total - at);
         char *data = (char *)call->receive + at;
-        SHARD_TRY(all_gather_bytes(group, group->rank == call->root ? data : state->mine, state->all, bytes));
-        memcpy(data, state->all + call->root * bytes, (size_t)bytes);
+        SHARD_TRY(all_gather_bytes(group, data, group->rank == call->root ? bytes : 0, bytes, &all));
+        memcpy(data, all + call->root * bytes, (size_t)bytes);
     }
+    return SHARD_OK;
+}
+
+static shard_status exchange(shard_group *group, const shard_collective *call)
+{
+    const char *all;
+    SHARD_TRY(all_gather_bytes(group, call->send, call->count, call->count, &all));
+    memcpy(call->receive, all, (size_t)group->size * (size_t)call->count);
     return SHARD_OK;
 }
 
@@ -140,7 +148,7 @@ static shard_status post(shard_group *group, const shard_collective *call, shard
     case SHARD_COLLECTIVE_BROADCAST:
         return broadcast(group, call);
     default:
-        return all_gather_bytes(group, call->send, call->receive, call->count);
+        return exchange(group, call);
     }
 }
 
