@@ -95,22 +95,16 @@ static shard_request *post(shard_group *group, shard_collective call)
     return request;
 }
 
-/* Posted and waited for, with a test in between. */
+/* Posted and waited for. */
 static void run(shard_group *group, const shard_collective *call)
 {
-    bool done = false;
-    shard_request *request = post(group, *call);
-    check_done(group->device_transport->test(group, request, &done));
-    check_done(group->device_transport->wait(group, request));
-    check_done(gpu()->ops->synchronize(gpu()));
-    check_done(group->device_transport->test(group, request, &done));
-    ck_assert(done);
+    check_done(group->device_transport->wait(group, post(group, *call)));
 }
 
 static void all_reduce(shard_group *group, void *array, int64_t count, shard_dtype dtype, shard_reduce_op op)
 {
-    shard_request *request = post(group, call_of(SHARD_COLLECTIVE_ALL_REDUCE, array, count, dtype, op));
-    check_done(group->device_transport->wait(group, request));
+    const shard_collective call = call_of(SHARD_COLLECTIVE_ALL_REDUCE, array, count, dtype, op);
+    run(group, &call);
 }
 
 /* Of pieces: from an array to another one. */

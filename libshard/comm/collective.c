@@ -219,19 +219,6 @@ shard_request *shard_group_post(shard_group *group, const shard_collective *call
     return request;
 }
 
-bool shard_group_test(shard_group *group, shard_device *device, shard_request *request)
-{
-    const shard_collective call = {.kind = SHARD_COLLECTIVE_WAIT};
-    bool done = true;
-    if (!request)
-        return done;
-    group->call = &call;
-    if (transport_of(group, beyond_host(device))->test(group, request, &done) != SHARD_OK)
-        done = true; /* wait fails */
-    group->call = NULL;
-    return done;
-}
-
 shard_status shard_group_wait(shard_group *group, shard_device *device, shard_request *request)
 {
     const shard_collective call = {.kind = SHARD_COLLECTIVE_WAIT};

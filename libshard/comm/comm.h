@@ -71,8 +71,6 @@ shard_status shard_group_exchange(shard_group *, const void *mine, size_t bytes,
 /* Starts the collective. shard_group_wait finishes it, in the order of the starts; memory must not be used in between.
  * NULL if it is done on return, or has failed. */
 shard_request *shard_group_post(shard_group *, const shard_collective *);
-/* Whether shard_group_wait would return at once. Collectives that need the host (MPI) advance. */
-bool shard_group_test(shard_group *, shard_device *, shard_request *);
 /* NULL request (a group of one, or a failed start): returns the thread's status. */
 shard_status shard_group_wait(shard_group *, shard_device *, shard_request *);
 

@@ -115,8 +115,7 @@ typedef struct shard_transport {
      * fails with PEER or TIMEOUT and names the world ranks; so does every later one of the group, on all ranks. No function
      * waits past the deadline. */
     shard_status (*post)(shard_group *, const shard_collective *, shard_request **request);
-    /* Whether wait would return at once. Requests that need the host advance. Both NULL if post makes no requests. */
-    shard_status (*test)(shard_group *, shard_request *, bool *done);
+    /* NULL if post makes no requests. */
     shard_status (*wait)(shard_group *, shard_request *);
 
     /* Without waiting: PEER, with its text, if it is known that a rank of the group died or left with an error, or waits with

@@ -213,12 +213,6 @@ static shard_status post_alone(shard_group *group, const shard_collective *call,
     return mpi_post(group, call, request);
 }
 
-static shard_status test_alone(shard_group *group, shard_request *request, bool *done)
-{
-    SHARD_HOLD(&in_mpi);
-    return mpi_test(group, request, done);
-}
-
 static shard_status wait_alone(shard_group *group, shard_request *request)
 {
     SHARD_HOLD(&in_mpi);
@@ -266,7 +260,6 @@ static const shard_transport mpi_transport = {
     .prepare = mpi_prepare,
     .discard = mpi_discard,
     .post = post_alone,
-    .test = test_alone,
     .wait = wait_alone,
     .probe = probe_alone,
     .abort = abort_alone,

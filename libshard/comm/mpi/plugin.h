@@ -154,7 +154,6 @@ shard_status mpi_probe(shard_group *group, const char *doing);
 shard_status mpi_prepare(shard_group *group, shard_collective *call);
 void mpi_discard(shard_group *group, const shard_collective *call);
 shard_status mpi_post(shard_group *group, const shard_collective *call, shard_request **request);
-shard_status mpi_test(shard_group *group, shard_request *request, bool *done);
 shard_status mpi_wait(shard_group *group, shard_request *request);
 
 #endif

@@ -226,16 +226,6 @@ void mpi_discard(shard_group *group, const shard_collective *call)
     free_request(call->prepared);
 }
 
-shard_status mpi_test(shard_group *group, shard_request *request, bool *done)
-{
-    (void)group;
-    int all = 1;
-    for (int i = 0; i < request->number && all; i++)
-        MPI_TRY(MPI_Test(&request->calls[i], &all, MPI_STATUS_IGNORE));
-    *done = all != 0;
-    return SHARD_OK;
-}
-
 shard_status mpi_wait(shard_group *group, shard_request *request)
 {
     shard_status status = mpi_finish(group, request->calls, request->number);

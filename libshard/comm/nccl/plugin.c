@@ -291,7 +291,6 @@ const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
                       .prepare = nccl_prepare,
                       .discard = nccl_discard,
                       .post = nccl_post,
-                      .test = nccl_test,
                       .wait = nccl_wait,
                       .close = leave},
         .sum_bytes = &nccl.sum_bytes,

@@ -117,7 +117,6 @@ static inline nccl_group *nccl_of(const shard_group *group)
 shard_status nccl_prepare(shard_group *group, shard_collective *call);
 void nccl_discard(shard_group *group, const shard_collective *call);
 shard_status nccl_post(shard_group *group, const shard_collective *call, shard_request **request);
-shard_status nccl_test(shard_group *group, shard_request *request, bool *done);
 shard_status nccl_wait(shard_group *group, shard_request *request);
 
 #endif

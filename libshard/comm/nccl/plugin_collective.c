@@ -287,17 +287,6 @@ shard_status nccl_post(shard_group *group, const shard_collective *call, shard_r
     return nccl_end(group, status, request);
 }
 
-shard_status nccl_test(shard_group *group, shard_request *request, bool *done)
-{
-    (void)group;
-    SHARD_HOLD(&nccl.lock);
-    cudaError_t error = cudaEventQuery(request->done);
-    if (error == cudaErrorNotReady)
-        cudaGetLastError(); /* which this is, though nothing is wrong */
-    *done = error != cudaErrorNotReady;
-    return *done ? shard_cuda_check(error, "cudaEventQuery") : SHARD_OK;
-}
-
 /* Makes later computations of the device wait for the collective. */
 shard_status nccl_wait(shard_group *group, shard_request *request)
 {
