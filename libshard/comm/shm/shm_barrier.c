@@ -28,6 +28,9 @@
 
 #define PROBE_NANOSECONDS (50 * 1000 * 1000)
 
+/* Ranks that have come to the round are probed so much more rarely: one that dies then is seldom missed in it. */
+#define PROBES_OF_COME 10
+
 /* A rank with an error that has waited elsewhere for so long does not just pass by. */
 #define ABORT_NOTICE_NANOSECONDS (200 * 1000 * 1000)
 
@@ -232,8 +235,8 @@ static bool died_in_round(const shm_world *world, int rank, const char *doing, c
     return true;
 }
 
-/* Whether the round will never be complete: a rank will not come to it, or was lost in it. */
-static shard_status probe_members(shard_group *group, uint32_t round, double seconds_late)
+/* Whether the round will never be complete: a rank will not come to it, or (in some of the probes) was lost in it. */
+static shard_status probe_members(shard_group *group, uint32_t round, unsigned probe, double seconds_late)
 {
     shm_group *state = group->state;
     char doing[SHARD_SEGMENT_DOING], text[SHARD_COMM_TEXT] = "";
@@ -243,7 +246,8 @@ static shard_status probe_members(shard_group *group, uint32_t round, double sec
     for (int member = 0; member < group->size && status == SHARD_OK; member++) {
         int rank = group->world_ranks[member];
         if (has_come(state, member, round)) {
-            if (member != group->rank && died_in_round(state->world, rank, doing, text, sizeof text))
+            if (probe % PROBES_OF_COME == 0 && member != group->rank &&
+                died_in_round(state->world, rank, doing, text, sizeof text))
                 status = SHARD_ERROR_PEER;
         } else if (was_given_up(state->world, rank, text, sizeof text))
             status = SHARD_ERROR_TIMEOUT;
@@ -293,11 +297,11 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
     shm_area *area = ((shm_group *)group->state)->area;
     double deadline = shard_seconds() + shard_group_patience(group, shard_comm_timeout());
     shard_status status = SHARD_OK;
-    for (bool slept = false; status == SHARD_OK && atomic_load(&area->round) == round; slept = true) {
+    for (unsigned sleeps = 0; status == SHARD_OK && atomic_load(&area->round) == round; sleeps++) {
         if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */
             status = atomic_load(&area->round) == round ? fail_broken(area) : SHARD_OK;
-        else if (slept)
-            status = probe_members(group, round, shard_seconds() - deadline);
+        else if (sleeps > 0)
+            status = probe_members(group, round, sleeps, shard_seconds() - deadline);
         if (status == SHARD_OK)
             sleep_a_while(area, round);
     }
