@@ -252,6 +252,26 @@ static void crosses(bool odd)
     shard_mesh_destroy(mesh);
 }
 
+/* Of four ranks 1 and 2 compute for long. Rank 0 waits for both in vain, and then rank 3 for the second of them. */
+static void gives_up_twice(void)
+{
+    shard_group *pairs[] = {shard_group_create(shard_world(), (int[]){0, 1}, 2),
+                            shard_group_create(shard_world(), (int[]){0, 2}, 2),
+                            shard_group_create(shard_world(), (int[]){2, 3}, 2)};
+    if (rank == 1 || rank == 2)
+        pauses(60000);
+    if (rank == 0) {
+        shard_barrier(pairs[0]);
+        shard_clear_error();
+        shard_barrier(pairs[1]);
+        pauses(milliseconds); /* it ends the job */
+    }
+    if (rank == 3) {
+        pauses(milliseconds);
+        shard_barrier(pairs[2]);
+    }
+}
+
 /* Collectives of a few numbers and of many, of host memory and of a device's. */
 static void exchanges(void)
 {
@@ -299,6 +319,8 @@ static void act(bool odd)
         trains(size, -1, 1, 12, odd);
     if (is_at("cross"))
         crosses(odd);
+    if (is_at("twice"))
+        gives_up_twice();
     if (is_at("skip") && !odd)
         shard_barrier(shard_world());
 }

@@ -53,6 +53,9 @@ expect "one rank ends the job" 1 "rank 2 after .* error peer: rank 1 has left" "
 expect "a rank that hangs, in all groups" "[1-9]*" "rank 2 after [1-8]\.[0-9] s: error timeout: rank 1 did not come" \
     env SHARD_TIMEOUT=4 "$run" -n 3 "$failing" train stop 1 500
 
+expect "two ranks that hang, each in a group" "[1-9]*" "rank 3 after 1[0-3]\.[0-9] s: error timeout: rank 2 did not come" \
+    env SHARD_TIMEOUT=3 "$run" -n 4 "$failing" twice none 1 10000
+
 # What MPI itself waits for without a deadline. Open MPI ends the job itself where the others were in MPI_Init first; one time in
 # ten its mpirun then prints nothing, not even the ranks' output, and the job runs once more.
 # shellcheck disable=SC2016 # expanded by the inner shell

@@ -24,13 +24,19 @@ static unsigned came;
 /* Answers that may be under way at once; there is no room for more. */
 #define ANSWERS 256
 
+/* Ranks that have been waited for in vain: the text, then a bit for each rank. */
+typedef struct given_up {
+    struct given_up *next;
+    char message[];
+} given_up;
+
 static struct {
     size_t answer_bytes, given_up_bytes, message_bytes;
     char *message; /* [message_bytes], the last one that came */
     uint64_t question;
-    char *given_up; /* this rank's message about other ranks: the text, then a byte for each rank */
-    char *answers;  /* [ANSWERS][answer_bytes] */
-    char *received; /* [size][answer_bytes], the last answer of each rank */
+    struct given_up *given_up; /* this rank's messages about other ranks, which stay until the end */
+    char *answers;             /* [ANSWERS][answer_bytes] */
+    char *received;            /* [size][answer_bytes], the last answer of each rank */
     MPI_Request sent[ANSWERS];
 } news;
 
@@ -38,16 +44,15 @@ shard_status mpi_news_open(void)
 {
     size_t bits = ((size_t)mpi.size + 7) / 8;
     news.answer_bytes = (sizeof(mpi_answer) + bits + 7) / 8 * 8;
-    news.given_up_bytes = SHARD_COMM_TEXT + (size_t)mpi.size;
+    news.given_up_bytes = SHARD_COMM_TEXT + bits;
     news.message_bytes = sizeof(mpi_notice);
     news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
     news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
     news.message = mpi.host->calloc(1, news.message_bytes);
-    news.given_up = mpi.host->calloc(1, news.given_up_bytes);
     news.answers = mpi.host->calloc(ANSWERS, news.answer_bytes);
     mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
     news.received = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
-    if (!news.message || !news.given_up || !news.answers || !mpi.peers || !news.received)
+    if (!news.message || !news.answers || !mpi.peers || !news.received)
         return SHARD_ERROR_MEMORY;
     for (int rank = 0; rank < mpi.size; rank++)
         mpi.peers[rank].received = (mpi_answer *)(news.received + (size_t)rank * news.answer_bytes);
@@ -59,7 +64,10 @@ shard_status mpi_news_open(void)
 void mpi_news_close(void)
 {
     free(news.message);
-    free(news.given_up);
+    for (given_up *next; news.given_up; news.given_up = next) {
+        next = news.given_up->next;
+        free(news.given_up);
+    }
     free(news.answers);
     free(news.received);
     free(mpi.peers);
@@ -132,35 +140,44 @@ static void say_what_was_left(void)
     left_behind.is_there = false;
 }
 
+static void mark(unsigned char *members, int rank)
+{
+    members[rank / 8] |= (unsigned char)(1 << rank % 8);
+}
+
+static bool is_marked(const unsigned char *members, int rank)
+{
+    return (members[rank / 8] >> rank % 8 & 1) != 0;
+}
+
 /* The first error that names a rank stays. */
 static void take_given_up(const char *message)
 {
-    const char *marked = message + SHARD_COMM_TEXT;
     for (int rank = 0; rank < mpi.size; rank++)
-        if (marked[rank] && !mpi.peers[rank].given_up[0])
+        if (is_marked((const unsigned char *)message + SHARD_COMM_TEXT, rank) && !mpi.peers[rank].given_up[0])
             memcpy(mpi.peers[rank].given_up, message, SHARD_COMM_TEXT);
 }
 
+/* Without memory the others find it out by themselves. */
 void mpi_say_given_up(const bool *ranks, const char *text)
 {
-    if (news.given_up[0])
+    given_up *made = calloc(1, sizeof *made + news.given_up_bytes);
+    if (!made)
         return;
-    snprintf(news.given_up, SHARD_COMM_TEXT, "%s", text);
+    made->next = news.given_up;
+    news.given_up = made;
+    snprintf(made->message, SHARD_COMM_TEXT, "%s", text);
     for (int rank = 0; rank < mpi.size; rank++)
-        news.given_up[SHARD_COMM_TEXT + rank] = ranks[rank];
-    take_given_up(news.given_up);
+        if (ranks[rank])
+            mark((unsigned char *)made->message + SHARD_COMM_TEXT, rank);
+    take_given_up(made->message);
     for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, TAG_GIVEN_UP, news.given_up, news.given_up_bytes);
+        send_news(rank, TAG_GIVEN_UP, made->message, news.given_up_bytes);
 }
 
 void mpi_come_to(uint64_t wait)
 {
     came_to[++came % REMEMBERED] = wait;
-}
-
-static void mark(unsigned char *members, int rank)
-{
-    members[rank / 8] |= (unsigned char)(1 << rank % 8);
 }
 
 /* Fills this rank's answer to the question. */
@@ -293,7 +310,7 @@ static bool waits_for(const void *context, int rank, int other)
         return false;
     bool together = has_answered(NULL, other) && !mpi.peers[other].left && received->wait != MPI_NO_WAIT &&
                     mpi.peers[other].received->wait == received->wait;
-    return !together && (received->members[other / 8] >> other % 8 & 1) != 0;
+    return !together && is_marked(received->members, other);
 }
 
 /* Whether all that have not left have answered, or this rank itself has been waited for in vain. */
