@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_mpi.sh KIND PROBE RANK_PROGRAM FAILING_PROGRAM: the mpi transport under the mpirun of one
+# test_mpi.sh KIND PROBE RANK_PROGRAM FAILING_PROGRAM MPI_FIRST: the mpi transport under the mpirun of one
 # MPI, openmpi or mpich. Exit code 77, which is "skipped", where it is missing.
-kind=$1 program=$3 failing=$4
+kind=$1 program=$3 failing=$4 first=$5
 . "$(dirname "$0")/support/expect.sh"
 . "$(dirname "$0")/support/mpirun.sh"
 find_mpirun "$kind" "$2"
@@ -16,6 +16,11 @@ for n in 3 8; do
 done
 expect "collectives in small calls" 0 "rank 2 of 3 over mpi: good" env SHARD_MPI_COUNT=100 "$run" -n 3 "$program" brief
 expect "one rank" 0 "rank 0 of 1 over mpi: good" "$run" -n 1 "$program" check
+
+# A program that has called MPI_Init.
+expect "a thread that MPI was not started for" 0 "rank 1, second thread: unsupported mpi: a collective of another thread" "$run" -n 2 "$first" single
+expect "a second thread" 0 "rank 1, second thread: ok" "$run" -n 2 "$first" serialized
+expect "the first thread" 0 "rank 1, first thread: ok" "$run" -n 2 "$first" single
 
 unset OMP_NUM_THREADS # nproc heeds it, too
 cores=$(nproc)
@@ -55,6 +60,7 @@ expect "a rank that hangs, in all groups" "[1-9]*" "rank 2 after [1-8]\.[0-9] s:
 
 expect "two ranks that hang, each in a group" "[1-9]*" "rank 3 after 1[0-3]\.[0-9] s: error timeout: rank 2 did not come" \
     env SHARD_TIMEOUT=3 "$run" -n 4 "$failing" twice none 1 10000
+expect "a count that is none" "[1-9]*" "SHARD_MPI_COUNT is \"1k\", not a whole number in" env SHARD_MPI_COUNT=1k "$run" -n 2 "$program" brief
 
 # What MPI itself waits for without a deadline. Open MPI ends the job itself where the others were in MPI_Init first; one time in
 # ten its mpirun then prints nothing, not even the ranks' output, and the job runs once more.

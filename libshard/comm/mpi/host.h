@@ -16,6 +16,7 @@ typedef struct shard_mpi_host {
     void *(*calloc)(size_t count, size_t size);
     void (*group_describe)(const shard_group *group, char *text, size_t bytes);
     double (*timeout)(void);
+    shard_status (*env_integer)(const char *name, int64_t fallback, int64_t low, int64_t high, int64_t *value);
     int (*find_culprits)(const shard_waits *waits, int rank, bool *culprits);
     void (*write_culprits)(int size, const bool *culprits, const char *doing, const char *waited_in, char *text, size_t bytes);
     void (*log)(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);

@@ -2,6 +2,7 @@
  * Loads the plugin for the MPI that started this process. There is one for each
  * MPI that was there when the library was built, as their libraries differ.
  */
+#include "base/env.h"
 #include "base/plugin.h"
 #include "comm/backends.h"
 #include "comm/mpi/host.h"
@@ -51,6 +52,7 @@ static shard_status open_mpi(shard_group *world, int *argc, char ***argv)
         .calloc = shard_calloc,
         .group_describe = shard_group_describe,
         .timeout = shard_comm_timeout,
+        .env_integer = shard_env_integer,
         .find_culprits = shard_find_culprits,
         .write_culprits = shard_write_culprits,
         .log = shard_log_message,

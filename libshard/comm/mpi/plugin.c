@@ -201,28 +201,48 @@ static void mpi_close(shard_group *group)
 
 static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
 
+/* Whether this thread may call MPI: where the program, or MPI itself, has less than that level, the one that started it alone. */
+static bool may_call(void)
+{
+    int starter = 1;
+    if (mpi.one_thread)
+        MPI_Is_thread_main(&starter);
+    return starter != 0;
+}
+
+static shard_status check_thread(void)
+{
+    return may_call() ? SHARD_OK
+                      : mpi.host->error(SHARD_ERROR_UNSUPPORTED,
+                                        "mpi: a collective of another thread than the one that called MPI_Init: other threads "
+                                        "need MPI_Init_thread with MPI_THREAD_SERIALIZED, or shard_init without a call of it");
+}
+
 static shard_status split_alone(shard_group *parent, shard_group *group, int color)
 {
     SHARD_HOLD(&in_mpi);
+    SHARD_TRY(check_thread());
     return mpi_split(parent, group, color);
 }
 
 static shard_status post_alone(shard_group *group, const shard_collective *call, shard_request **request)
 {
     SHARD_HOLD(&in_mpi);
+    SHARD_TRY(check_thread());
     return mpi_post(group, call, request);
 }
 
 static shard_status wait_alone(shard_group *group, shard_request *request)
 {
     SHARD_HOLD(&in_mpi);
+    SHARD_TRY(check_thread());
     return mpi_wait(group, request);
 }
 
 /* A thread that waits for a GPU probes while another one may be in MPI. That one reads the news. */
 static shard_status probe_alone(shard_group *group, const char *doing)
 {
-    if (pthread_mutex_trylock(&in_mpi) != 0)
+    if (!may_call() || pthread_mutex_trylock(&in_mpi) != 0)
         return SHARD_OK;
     shard_status status = mpi_probe(group, doing);
     pthread_mutex_unlock(&in_mpi);
@@ -237,13 +257,15 @@ static void abort_alone(shard_group *group, shard_abort_notice notice, shard_sta
         mpi_send_abort_notice(group, notice, status, text);
         return;
     }
-    if (pthread_mutex_trylock(&in_mpi) != 0) {
-        if (notice == SHARD_ABORT_DEVICE) {
-            mpi_leave_device_abort(status, text);
-            return;
-        }
-        pthread_mutex_lock(&in_mpi);
+    bool locked = may_call() && pthread_mutex_trylock(&in_mpi) == 0;
+    if (!locked && notice == SHARD_ABORT_DEVICE) {
+        mpi_leave_device_abort(status, text);
+        return;
     }
+    if (!may_call()) /* nor does it come to the collective */
+        return;
+    if (!locked)
+        pthread_mutex_lock(&in_mpi);
     mpi_send_abort_notice(group, notice, status, text);
     pthread_mutex_unlock(&in_mpi);
 }
@@ -292,7 +314,10 @@ static shard_status connect_ranks(int *argc, char ***argv)
     MPI_TRY(MPI_Initialized(&running));
     if (!running)
         MPI_TRY(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+    else
+        MPI_TRY(MPI_Query_thread(&provided));
     mpi.started_here = !running;
+    mpi.one_thread = provided < MPI_THREAD_SERIALIZED;
     if (running) /* the program's own communicator keeps its errors fatal, if they are */
         MPI_TRY(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &of_program));
     MPI_TRY(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN)); /* which copies inherit */
@@ -314,13 +339,7 @@ static shard_status start_mpi(int *argc, char ***argv)
     mpi_watch_end();
     if (status == SHARD_OK)
         status = mpi_news_open();
-    if (status != SHARD_OK)
-        return status;
-    const char *most = getenv("SHARD_MPI_COUNT");
-    mpi.most = most ? strtoll(most, NULL, 10) : 1 << 30;
-    if (mpi.most < 1 || mpi.most > 1 << 30)
-        return mpi.host->error(SHARD_ERROR_ARGUMENT, "environment variable SHARD_MPI_COUNT is \"%s\", not in [1, 2^30]", most);
-    return SHARD_OK;
+    return status == SHARD_OK ? mpi.host->env_integer("SHARD_MPI_COUNT", 1 << 30, 1, 1 << 30, &mpi.most) : status;
 }
 
 shard_status shard_mpi_plugin_open(const shard_mpi_host *host, shard_group *world, int *argc, char ***argv)

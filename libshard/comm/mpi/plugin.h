@@ -56,6 +56,7 @@ typedef struct mpi_world {
     int rank, size;
     bool several_hosts;
     bool started_here; /* MPI_Init was called here, so MPI_Finalize is, too */
+    bool one_thread;   /* MPI takes calls of the thread alone that started it */
     bool ended;        /* MPI_Finalize has been called */
     bool failed;       /* this rank has an error, or a wait was given up: requests are left, so the job must be aborted */
     bool has_error;    /* it leaves with an error, which is printed */
