@@ -118,17 +118,18 @@ static shard_status reduce_received(const shard_group *group, const shard_collec
     return write_small(call, call->receive, result, (size_t)count * size);
 }
 
-/* Puts the pieces that came along one after the other; of an exchange they are equally long. */
+/* Puts the pieces that came along one after the other; of an exchange they are equally long. For a device they are moved together
+ * where they came to, which is one copy to it. */
 static shard_status gather_received(const shard_group *group, const shard_collective *call)
 {
-    char *piece = call->receive;
-    shard_status status = SHARD_OK;
-    for (int member = 0; member < group->size && status == SHARD_OK; member++) {
+    char *all = call->device ? group->peers : call->receive, *piece = all;
+    for (int member = 0; member < group->size; member++) {
         size_t bytes = (size_t)(call->counts ? call->counts[member] : call->count) * shard_dtype_size(call->dtype);
-        status = write_small(call, piece, shard_received(group)[member].data, bytes);
+        if (bytes)
+            memmove(piece, shard_received(group)[member].data, bytes);
         piece += bytes;
     }
-    return status;
+    return call->device ? write_small(call, call->receive, all, (size_t)(piece - all)) : SHARD_OK;
 }
 
 static shard_status finish_small(const shard_group *group, const shard_collective *call)

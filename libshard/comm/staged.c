@@ -65,11 +65,11 @@ static shard_status prepare(shard_group *group, shard_collective *call)
 
 /* ---- pieces ---- */
 
-/* Copies to the stage. Earlier copies from it have arrived when this returns. */
-static shard_status copy_out(const stage *s, void *to, const void *from, int64_t bytes)
+/* Queues a copy to the stage. After an error the thread has it, which the check before the piece sends. */
+static void copy_out(const stage *s, void *to, const void *from, int64_t bytes)
 {
-    const shard_device_ops *ops = s->device->ops;
-    return bytes ? ops->copy_out(s->device, to, from, (size_t)bytes) : ops->synchronize(s->device);
+    if (bytes)
+        s->device->ops->copy_out_async(s->device, to, from, (size_t)bytes);
 }
 
 static shard_status copy_in(const stage *s, void *to, const void *from, int64_t bytes)
@@ -85,10 +85,12 @@ static bool cut(const shard_group *group, const stage *s, const int64_t *counts,
     return shard_largest_count(counts, group->size) > at;
 }
 
-/* One piece's collective, in the stage's memory; OK only if no rank has an error. */
-static shard_status post_piece(shard_group *group, shard_collective *piece)
+/* One piece's collective, in the stage's memory, when copies to it and earlier ones from it have arrived; OK only if no rank has
+ * an error. */
+static shard_status post_piece(shard_group *group, const stage *s, shard_collective *piece)
 {
     shard_request *request = NULL;
+    s->device->ops->copy_out(s->device, s->memory, s->memory, 0); /* waits for the queue, but for no copy beside it */
     piece->prepared = NULL;
     shard_prepare(group->transport, group, piece);
     shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
@@ -114,7 +116,7 @@ static shard_status move_whole(shard_group *group, const stage *s, const shard_c
         char *where = (char *)call->receive + at * element;
         piece.count = shard_min(call->count - at, most);
         copy_out(s, s->memory, where, sends ? piece.count * element : 0);
-        SHARD_TRY(post_piece(group, &piece));
+        SHARD_TRY(post_piece(group, s, &piece));
         if (!broadcasts || !sends)
             SHARD_TRY(copy_in(s, where, s->memory, piece.count * element));
     }
@@ -133,7 +135,7 @@ static shard_status gather(shard_group *group, const stage *s, const shard_colle
              *to = call->receive;
         copy_out(s, own, (const char *)call->send + at * element, s->counts[group->rank] * element);
         piece.send = own;
-        SHARD_TRY(post_piece(group, &piece));
+        SHARD_TRY(post_piece(group, s, &piece));
         for (int member = 0; member < group->size; member++) {
             SHARD_TRY(copy_in(s, to + at * element, from, s->counts[member] * element));
             from += s->counts[member] * element;
@@ -160,7 +162,7 @@ static shard_status reduce_scatter(shard_group *group, const stage *s, const sha
         }
         char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element;
         piece.receive = own;
-        SHARD_TRY(post_piece(group, &piece));
+        SHARD_TRY(post_piece(group, s, &piece));
         SHARD_TRY(copy_in(s, (char *)call->receive + at * element, own, s->counts[group->rank] * element));
     }
     return SHARD_OK;
