@@ -2,9 +2,9 @@
  * shard/comm.h: groups of ranks that communicate.
  *
  * A group is made by a mesh (shard/distributed.h), shard_group_create or shard_group_split. It numbers its ranks from
- * 0, in the world's order; shard_group_world_rank gives the world's number. A NULL group is the group of this rank alone, in all
- * functions but those that make groups of it (shard_group_create, shard_group_split) or name its replicas
- * (shard_group_set_replicas), where it is an error (ARGUMENT).
+ * 0, in the world's order; shard_group_world_rank gives the world's number. Where nothing else is said, as of an option, a NULL
+ * group is the group of this rank alone. It is an error (ARGUMENT) for functions that make groups of it (shard_group_create,
+ * shard_group_split) or name its replicas (shard_group_set_replicas).
  *
  * Before each collective the group's ranks compare the call: the public function, sizes and settings (for
  * shard_step: learning rate, optimizer, clip value). A difference (MISMATCH), a failed rank (PEER) or a rank
@@ -33,7 +33,7 @@ typedef enum shard_reduce_op { SHARD_SUM, SHARD_MAX, SHARD_MIN } shard_reduce_op
 SHARD_API int shard_group_rank(const shard_group *group);
 SHARD_API int shard_group_size(const shard_group *group);
 
-/* The world's rank of the group's rank `rank`. Not collective. */
+/* The world's rank of the group's rank `rank`; 0 if the group is NULL or has no such rank. Not collective. */
 SHARD_API int shard_group_world_rank(const shard_group *group, int rank);
 
 /* The host transport: "self", "shm", "mpi" or "exchange" (shard_init_with); static. Not collective. */

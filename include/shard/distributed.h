@@ -30,9 +30,10 @@ typedef struct shard_init_options {
 
 /* Joins ranks that any launcher started, in place of shard_init: the caller's exchange (over torch's store, sockets, files)
  * connects them. Ranks that can share memory do, and the exchange is called a few times in this function alone. For
- * ranks on several hosts, and those of other users or namespaces on one, every collective goes through the exchange, until
- * shard_finalize, also those of groups; an MPI is faster. An exchange sends no abort notice (docs/errors.md): a failed rank is
- * found when the exchange fails, or at the deadline. SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
+ * ranks on several hosts, and those of other users or namespaces on one, every collective of host memory goes through the exchange,
+ * until shard_finalize, also those of groups; an MPI is faster. Data in GPU memory goes through NCCL where that connects the
+ * GPUs. An exchange sends no abort notice (docs/errors.md): a failed rank is found when the exchange fails, or at the deadline.
+ * SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
  *
  * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
@@ -46,8 +47,9 @@ SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *o
  *   - It waits for the GPU if one was opened: the GPU's errors count.
  *   - It waits for the other ranks, except over an exchange of shard_init_with. A rank that has died is the error PEER; a rank
  *     that does not come within SHARD_TIMEOUT seconds is TIMEOUT (docs/errors.md).
- * Groups are not used afterwards. A kept pointer to the world is then a group of this rank alone. A second call does nothing. A
- * rank that ends by exit without this call is an error of the job. */
+ * Groups are not used afterwards. A kept pointer to the world is then a group of this rank alone. A second call leaves nothing:
+ * it prints the thread's error, if there is one, and returns 1, else 0. A rank that ends by exit without this call is an error of
+ * the job. */
 SHARD_API int shard_finalize(void);
 
 /* The group of all ranks. NULL, which stands for this rank alone, before shard_init and after shard_finalize. Belongs
