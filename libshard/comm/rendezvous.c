@@ -7,12 +7,12 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/machine.h"
 #include "base/memory.h"
 #include "base/thread.h"
 #include "comm/majority.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,20 +189,13 @@ typedef struct hello {
     char transport[16]; /* SHARD_TRANSPORT */
 } hello;
 
-/* Ranks with the same number reach each other's open files through /proc: one boot of one machine, the same namespaces
- * of processes and users, and the same user. */
+/* Ranks with the same number reach each other's open files through /proc: one machine, the same namespaces of processes and
+ * users, and the same user. */
 static uint64_t identify_host(void)
 {
     static const char *const namespaces[] = {"/proc/self/ns/pid", "/proc/self/ns/user"};
-    char boot[64] = "";
     struct stat status;
-    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (file >= 0) {
-        ssize_t read_bytes = read(file, boot, sizeof boot - 1);
-        boot[read_bytes > 0 ? read_bytes : 0] = '\0';
-        close(file);
-    }
-    uint64_t hash = shard_hash_word(shard_hash_text(SHARD_HASH_START, boot), geteuid());
+    uint64_t hash = shard_hash_word(shard_hash_machine(), geteuid());
     for (size_t i = 0; i < sizeof namespaces / sizeof *namespaces; i++)
         hash = shard_hash_word(hash, stat(namespaces[i], &status) == 0 ? status.st_ino : 0);
     return hash;

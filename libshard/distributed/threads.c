@@ -2,15 +2,13 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "device/device.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 int shard_fair_threads(const shard_seat *seats, int ranks, int rank)
 {
@@ -27,9 +25,7 @@ int shard_fair_threads(const shard_seat *seats, int ranks, int rank)
 
 static shard_seat own_seat(void)
 {
-    char name[256] = "";
-    gethostname(name, sizeof name - 1);
-    shard_seat seat = {.host = shard_hash_text(SHARD_HASH_START, name)};
+    shard_seat seat = {.host = shard_hash_machine()};
     sched_getaffinity(0, sizeof seat.cores, &seat.cores);
     return seat;
 }

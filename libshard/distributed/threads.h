@@ -8,7 +8,7 @@
 
 /* Where a rank runs. */
 typedef struct shard_seat {
-    uint64_t host;
+    uint64_t host;   /* shard_hash_machine() */
     cpu_set_t cores; /* that it may run on */
 } shard_seat;
 

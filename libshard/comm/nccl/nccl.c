@@ -2,7 +2,7 @@
 #include "comm/nccl/host.h"
 
 #include "base/env.h"
-#include "base/hash.h"
+#include "base/machine.h"
 #include "comm/backends.h"
 #include "comm/majority.h"
 #include "comm/preflight.h"
@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* This rank has aborted its collectives of device memory with the thread's error: to all ranks. */
 static void notify_abort(shard_group *group)
@@ -54,7 +53,7 @@ const shard_nccl_plugin *shard_nccl_load(void)
 /* ---- the offer of each rank ---- */
 
 typedef struct nccl_offer {
-    uint64_t host;             /* hash of the machine's name and boot */
+    uint64_t host;             /* hash of the machine */
     char device[32];           /* the device's place in the machine: "0000:1b:00.0" */
     char refusal[128];         /* why it cannot be reached but through the host; "" if it can */
     int32_t reduced_precision; /* SHARD_NCCL_REDUCED_PRECISION */
@@ -62,20 +61,6 @@ typedef struct nccl_offer {
 } nccl_offer;
 
 _Static_assert(sizeof(nccl_offer) <= SHARD_OFFER_BYTES, "it is an offer");
-
-/* Of the machine's name, and of its boot: names may be the same. */
-static uint64_t hash_machine(void)
-{
-    char text[256] = "";
-    gethostname(text, sizeof text - 1);
-    uint64_t hash = shard_hash_text(SHARD_HASH_START, text);
-    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (boot && fgets(text, sizeof text, boot))
-        hash = shard_hash_text(hash, text);
-    if (boot)
-        fclose(boot);
-    return hash;
-}
 
 /* Makes the thread's error the reason why the device is not reached. */
 static void refuse_by_error(nccl_offer *offer)
@@ -86,7 +71,7 @@ static void refuse_by_error(nccl_offer *offer)
 
 static void make_offer(shard_device *device, void *made)
 {
-    nccl_offer offer = {.host = hash_machine()};
+    nccl_offer offer = {.host = shard_hash_machine()};
     int64_t wanted = 1, reduced = 0;
     bool valid = shard_env_integer("SHARD_NCCL", 1, 0, 1, &wanted) == SHARD_OK &&
                  shard_env_integer("SHARD_NCCL_REDUCED_PRECISION", 0, 0, 1, &reduced) == SHARD_OK;
