@@ -90,7 +90,7 @@ static bool cut(const shard_group *group, const stage *s, const int64_t *counts,
 static shard_status post_piece(shard_group *group, const stage *s, shard_collective *piece)
 {
     shard_request *request = NULL;
-    s->device->ops->copy_out(s->device, s->memory, s->memory, 0); /* waits for the queue, but for no copy beside it */
+    s->device->ops->copy_out(s->device, s->memory, s->memory, 0); /* waits for the queue, not for copy_in_async */
     piece->prepared = NULL;
     shard_prepare(group->transport, group, piece);
     shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
