@@ -416,6 +416,40 @@ static void counts_threads(shard_group *world, void *context)
     ck_assert_uint_eq(ncclEmulatedThreads() - start, 2 * each);
 }
 
+/* Sums of a number of elements that pieces of equal length do not have: these are gathered at once, and the rest of the last
+ * one by a call more, however many ranks there are. */
+static void gathers_sums(shard_group *world, void *context)
+{
+    (void)context;
+    enum { SIZE = 6, COUNT = 48001, LEAST = 41 };
+    static const int64_t counts[] = {COUNT, COUNT + 46, LEAST};
+    *shard_nccl_load()->sum_bytes = 1 << 10;
+    check_sum_of_ranks(world);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        uint16_t *data = gpu()->ops->allocate(gpu(), COUNT * 2 * sizeof *data), *host = malloc(COUNT * 2 * sizeof *host);
+        ck_assert(data && host);
+        check_ok(gpu()->ops->fill(gpu(), counts[i], 1 << shard_group_rank(world), data, SHARD_BFLOAT16));
+        check_ok(shard_group_all_reduce(world, gpu(), data, counts[i], SHARD_BFLOAT16, SHARD_SUM));
+        check_ok(gpu()->ops->copy_out(gpu(), host, data, (size_t)counts[i] * sizeof *host));
+        for (int64_t element = 0; element < counts[i]; element++)
+            ck_assert_int_eq(host[element], 0x427c /* 63 */);
+        free(host);
+    }
+    *shard_nccl_load()->sum_bytes = 64 << 20;
+    uint16_t *data = gpu()->ops->allocate(gpu(), 4 * 1000003 * sizeof *data);
+    check_ok(gpu()->ops->fill(gpu(), 1000003, 1, data, SHARD_BFLOAT16));
+    unsigned long start = ncclEmulatedCalls();
+    check_ok(shard_group_all_reduce(world, gpu(), data, 1000003, SHARD_BFLOAT16, SHARD_SUM));
+    ck_assert_uint_eq(ncclEmulatedCalls() - start, 2 * (SIZE - 1) + 2);
+}
+
+START_TEST(test_gathers_sums)
+{
+    set_gpus("6", "1");
+    run_job(6, gathers_sums, NULL);
+}
+END_TEST
+
 START_TEST(test_counts_threads)
 {
     set_gpus("3", "1");
@@ -711,6 +745,7 @@ int main(void)
     tcase_add_test(sums, test_sums_in_mesh);
     tcase_add_test(sums, test_disagrees_on_sums);
     tcase_add_loop_test(sums, test_sums_in_turns, 0, 3);
+    tcase_add_test(sums, test_gathers_sums);
     tcase_add_loop_test(sums, test_counts_threads, 0, 2);
     tcase_add_loop_test(sums, test_lacks_memory, 0, 2);
     return test_run(suite);

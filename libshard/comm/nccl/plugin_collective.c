@@ -193,24 +193,39 @@ static shard_status sum_gathered(shard_group *group, char *data, int64_t count, 
     return order_streams(nccl.summed[0], sums, nccl.stream);
 }
 
-/* The length of the ranks' pieces but for the last ones: such that pieces begin where 16-byte accesses can. */
+/* The length of the ranks' pieces but for the last one, which has the rest, too: such that pieces begin where 16-byte accesses
+ * can. */
 static int64_t piece_length(const shard_group *group, int64_t count)
 {
-    return (shard_divide_up(count, group->size) + 7) / 8 * 8;
+    return count / group->size / 8 * 8;
+}
+
+/* Each rank's piece of that length, in place, and the last one's rest. */
+static shard_status gather_sums(shard_group *group, char *data, int64_t each, int64_t count, shard_dtype dtype)
+{
+    nccl_group *state = nccl_of(group);
+    ncclDataType_t type = type_of(dtype);
+    int64_t element = (int64_t)shard_dtype_size(dtype), rest = count - each * group->size;
+    char *end = data + each * group->size * element;
+    ncclResult_t result = ncclGroupStart();
+    if (each)
+        result = first_error(
+            result, ncclAllGather(data + group->rank * each * element, data, (size_t)each, type, state->comm, nccl.stream));
+    if (rest)
+        result = first_error(result, ncclBroadcast(end, end, (size_t)rest, type, group->size - 1, state->comm, nccl.stream));
+    return nccl_settle(state, end_calls(result), "ncclAllGather");
 }
 
 static shard_status sum_all(shard_group *group, char *data, int64_t count, shard_dtype dtype, char *memory)
 {
     if (is_gathered(group, count, dtype))
         return sum_gathered(group, data, count, dtype, memory);
-    int64_t *counts = nccl_of(group)->counts, left = count, each = piece_length(group, count);
-    for (int member = 0; member < group->size; member++) {
-        counts[member] = shard_min(left, each);
-        left -= counts[member];
-    }
-    char *mine = data + shard_count_before(counts, group->rank) * (int64_t)shard_dtype_size(dtype);
+    int64_t *counts = nccl_of(group)->counts, each = piece_length(group, count);
+    for (int member = 0; member < group->size; member++)
+        counts[member] = member < group->size - 1 ? each : count - member * each;
+    char *mine = data + group->rank * each * (int64_t)shard_dtype_size(dtype);
     SHARD_TRY(sum_pieces(group, data, mine, counts, dtype, memory));
-    return gather(group, mine, data, counts, dtype);
+    return gather_sums(group, data, each, count, dtype);
 }
 
 /* ---- the memory of sums ---- */
@@ -223,8 +238,8 @@ static size_t buffer_bytes(const shard_group *group, const shard_collective *cal
         return 0;
     if (!scatters && is_gathered(group, call->count, call->dtype))
         return (size_t)call->count * shard_dtype_size(call->dtype) * (size_t)group->size;
-    int64_t longest =
-        scatters ? shard_largest_count(call->counts, group->size) : shard_min(call->count, piece_length(group, call->count));
+    int64_t longest = scatters ? shard_largest_count(call->counts, group->size)
+                               : call->count - (group->size - 1) * piece_length(group, call->count);
     return plan_pieces(group, longest, call->dtype).bytes;
 }
 

@@ -83,7 +83,7 @@ struct Grouped {
 static thread_local std::vector<Grouped> grouped;
 static thread_local std::vector<ncclComm_t> ending; /* aborts of the group of calls */
 static thread_local ncclResult_t grouped_error;
-static std::atomic<unsigned long> threads;
+static std::atomic<unsigned long> threads, calls_made;
 
 static ncclResult_t fail(ncclResult_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static ncclResult_t fail(ncclResult_t result, const char *format, ...)
@@ -404,6 +404,7 @@ static ncclResult_t call(Kind kind, const void *from, void *to, size_t count, nc
                          ncclComm_t comm, cudaStream_t stream)
 {
     ncclResult_t result = check_free(comm, names[kind]);
+    calls_made++;
     if (result == ncclSuccess && ((unsigned)type > ncclBfloat16 || (unsigned)op > ncclMin))
         result = fail(ncclInvalidArgument, "%s: type %d, operation %d", names[kind], type, op);
     if (result == ncclSuccess && (root < 0 || root >= comm->shared->size))
@@ -467,6 +468,11 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
 unsigned long ncclEmulatedThreads(void)
 {
     return threads;
+}
+
+unsigned long ncclEmulatedCalls(void)
+{
+    return calls_made;
 }
 
 /* ---- communicators ---- */

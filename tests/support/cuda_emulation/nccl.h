@@ -67,6 +67,8 @@ typedef enum {
 /* The emulation's own: threads that NCCL has made for collectives so far. From 2.23 on each group of calls on a
  * non-blocking communicator has one; a call alone is such a group. */
 unsigned long ncclEmulatedThreads(void);
+/* Collectives, sends and receives so far. */
+unsigned long ncclEmulatedCalls(void);
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
