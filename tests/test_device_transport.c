@@ -7,6 +7,7 @@
 #include "support/gpu.h"
 #include "support/job.h"
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
@@ -121,6 +122,43 @@ START_TEST(test_chooses_again)
 {
     set_gpus("2", _i ? "1" : "0");
     run_job(2, chooses_again, _i ? "nccl" : "host memory");
+}
+END_TEST
+
+static bool is_chosen; /* offers have been allocated: the next allocation is of the communicator's state */
+
+static void *calloc_but_state(size_t count, size_t size)
+{
+    bool now = is_chosen;
+    is_chosen = !now && size == SHARD_OFFER_BYTES;
+    return now ? NULL : calloc(count, size);
+}
+
+/* One rank fails after the check, when the others wait for it in NCCL: they hear of it, and then all take the other way. */
+static void fails_to_connect(shard_group *world, void *context)
+{
+    (void)context;
+    static const shard_memory_calls calls = {calloc_but_state, realloc}, *usual;
+    float *data = make_filled(1000, 1);
+    bool odd = shard_group_rank(world) == 1;
+    ck_assert_ptr_nonnull(shard_nccl_load());
+    check_ok(shard_barrier(world));
+    double start = shard_seconds();
+    usual = shard_memory_calls_used;
+    if (odd)
+        shard_memory_calls_used = &calls;
+    ck_assert_int_ne(shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM), SHARD_OK);
+    shard_memory_calls_used = usual;
+    check_error(odd ? SHARD_ERROR_MEMORY : SHARD_ERROR_PEER, "rank 1: no memory for *");
+    ck_assert_double_lt(shard_seconds() - start, 10);
+    check_sum_of_ranks(world);
+    ck_assert_str_eq(device_transport_of(world), "host memory");
+}
+
+START_TEST(test_fails_to_connect)
+{
+    set_gpus("2", "1");
+    run_job(2, fails_to_connect, NULL);
 }
 END_TEST
 
@@ -729,6 +767,7 @@ int main(void)
     tcase_add_test(tcase, test_is_forbidden);
     tcase_add_test(tcase, test_is_forbidden_on_one);
     tcase_add_loop_test(tcase, test_chooses_again, 0, 2);
+    tcase_add_test(tcase, test_fails_to_connect);
     tcase_add_loop_test(tcase, test_split, 0, 6);
     tcase_add_test(tcase, test_split_busy);
     tcase_add_test(tcase, test_split_mixed);

@@ -57,6 +57,12 @@ static void remember_error(shard_error_id id, int size)
         atomic_fetch_add(&joint_errors, 1);
 }
 
+void shard_note_named_ranks(const shard_group *group)
+{
+    if (!shard_error_is_joint(1))
+        remember_error(id_of_error(group), 1);
+}
+
 unsigned shard_joint_errors(void)
 {
     return atomic_load(&joint_errors);
@@ -313,8 +319,8 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
     shard_status status = exchange_fingerprints(group, &mine);
     send_abort_notice(group, false);
     if (status != SHARD_OK) {
-        if (shard_error_serial() != before) /* it names its rank already */
-            remember_error(id_of_error(group), 1);
+        if (shard_error_serial() != before)
+            shard_note_named_ranks(group);
         return shard_last_status();
     }
     const shard_fingerprint *received = shard_received(group);

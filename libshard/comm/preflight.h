@@ -64,6 +64,9 @@ shard_status shard_preflight_only(shard_group *group, shard_collective_kind kind
 /* Writes the thread's error for other ranks; a text that is too long is cut between two characters. */
 void shard_write_error(const shard_group *group, char *text, size_t bytes);
 
+/* The thread's error has the numbers of the ranks that it is of: this one's is not put before it. */
+void shard_note_named_ranks(const shard_group *group);
+
 /* Which error a thread has received with other ranks. */
 typedef struct shard_known_error {
     uint64_t serial; /* shard_error_serial(). A later error of the thread has another one. */

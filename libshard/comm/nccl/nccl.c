@@ -18,12 +18,11 @@ static void notify_abort(shard_group *group)
     shard_status status = shard_last_status();
     bool names_ranks = status == SHARD_ERROR_PEER || status == SHARD_ERROR_TIMEOUT;
     shard_process.waited |= status == SHARD_ERROR_TIMEOUT;
+    if (names_ranks)
+        shard_note_named_ranks(group);
     if (!group->transport->abort)
         return;
-    if (names_ranks)
-        shard_printable(text, sizeof text, shard_last_error());
-    else
-        shard_write_error(group, text, sizeof text);
+    shard_write_error(group, text, sizeof text);
     group->transport->abort(group, SHARD_ABORT_DEVICE, names_ranks ? status : SHARD_ERROR_PEER, text);
 }
 
