@@ -4,7 +4,7 @@
 #include "support/state.h"
 
 #include "base/crc64.h"
-#include "checkpoint/file.h"
+#include "checkpoint/saving.h"
 #include "tensor/tensor.h"
 
 #include <fcntl.h>
@@ -484,6 +484,31 @@ START_TEST(test_stale)
 }
 END_TEST
 
+/* A tensor that not all ranks write, as if they had read their groups otherwise, is an error on all before the file is there. */
+static void leave_a_hole(shard_group *world, void *context)
+{
+    (void)context;
+    const char *path = scratch_path("hole.safetensors");
+    shard_tensors *list = make_list(world, 1);
+    shard_saving s = {.function = "shard_save", .world = world};
+    check_ok(shard_saving_begin(&s, list, path));
+    if (shard_group_rank(world) == shard_group_size(world) - 1)
+        s.written[1] = false;
+    check_ok(shard_saving_take(&s));
+    shard_status status = shard_saving_combine(&s);
+    shard_saving_end(&s);
+    check_error(status, "not all bytes of \"rows\" were written once");
+    check_ok(shard_barrier(world));
+    ck_assert_int_eq(scratch_count("hole.safetensors"), 0);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_hole)
+{
+    run_job(_i, leave_a_hole, NULL);
+}
+END_TEST
+
 int main(void)
 {
     scratch_open();
@@ -495,6 +520,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_reads_otherwise, 0, 4);
     tcase_add_test(tcase, test_headers);
     tcase_add_loop_test(tcase, test_stale, 1, 4);
+    tcase_add_loop_test(tcase, test_hole, 2, 4);
     int failed = test_run(suite);
     scratch_close();
     return failed;

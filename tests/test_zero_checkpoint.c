@@ -185,6 +185,7 @@ typedef struct split_case {
     int data, model;
     shard_split split;
     zero_way options;
+    bool crossed; /* groups that are no grid: ranks 0 and 3 and ranks 1 and 2 of four have the shards */
 } split_case;
 
 static split_case split_writers[] = {
@@ -192,15 +193,47 @@ static split_case split_writers[] = {
     {2, 2, SHARD_SPLIT_ROW, {.stage = 2}},
     {3, 2, SHARD_SPLIT_ROW, {.stage = 3}},
     {2, 3, SHARD_SPLIT_COLUMN, {.stage = 3, .partition = SHARD_ZERO_WHOLE}},
+    {2, 2, SHARD_SPLIT_COLUMN, {.stage = 1}, .crossed = true},
+    {2, 2, SHARD_SPLIT_ROW, {.stage = 3}, .crossed = true},
 };
 static split_case split_readers[] = {
     {1, 1, SHARD_SPLIT_NONE, {0}},
     {2, 2, SHARD_SPLIT_ROW, {.stage = 3}},
     {1, 2, SHARD_SPLIT_COLUMN, {.stage = 1}},
     {3, 1, SHARD_SPLIT_NONE, {.stage = 2, .bucket_mib = 1e-4}},
+    {2, 2, SHARD_SPLIT_COLUMN, {.stage = 2}, .crossed = true},
 };
 #define SPLIT_WRITERS ((int)(sizeof split_writers / sizeof *split_writers))
 #define SPLIT_READERS ((int)(sizeof split_readers / sizeof *split_readers))
+
+typedef struct split_groups {
+    shard_mesh *mesh;
+    shard_group *model, *data; /* data: NULL where there is a mesh */
+} split_groups;
+
+static split_groups make_groups(shard_group *world, const split_case *c)
+{
+    split_groups groups = {0};
+    if (!c->crossed) {
+        groups.mesh = shard_mesh_create(.model = c->model);
+        groups.model = shard_mesh_model_group(groups.mesh);
+        return groups;
+    }
+    int rank = shard_group_rank(world);
+    groups.model = shard_group_split(world, rank == 1 || rank == 2);
+    groups.data = shard_group_split(world, rank / 2);
+    check_ok(shard_group_set_replicas(groups.model, groups.data));
+    return groups;
+}
+
+static void destroy_groups(split_groups *groups)
+{
+    shard_mesh_destroy(groups->mesh);
+    if (groups->data) {
+        shard_group_destroy(groups->data);
+        shard_group_destroy(groups->model);
+    }
+}
 
 /* Gives the state, whose values are of no interest, those of their index in the whole. */
 static void make_up_state(shard_module *model, shard_optimizer *sgd)
@@ -221,8 +254,8 @@ static void write_split(shard_group *world, void *context)
 {
     const split_case *c = context;
     shard_async_save *save;
-    shard_mesh *mesh = shard_mesh_create(.model = c->model);
-    shard_module *model = make_split_model(c->split, shard_mesh_model_group(mesh));
+    split_groups groups = make_groups(world, c);
+    shard_module *model = make_split_model(c->split, groups.model);
     shard_optimizer *sgd = sgd_of(shard_parameters(model), c->options);
     SHARD_SCOPE
     {
@@ -232,22 +265,21 @@ static void write_split(shard_group *world, void *context)
         check_files_equal(scratch_path("split.safetensors"), scratch_path("made_up.safetensors"));
         background_hold();
         save = shard_save_async(all, scratch_path("async.safetensors"), NULL);
-        back_split_model(model, world, shard_mesh_model_group(mesh), 0);
+        back_split_model(model, world, groups.model, 0);
         check_ok(shard_step(sgd));
         shard_tensors_destroy(all);
     }
     shard_optimizer_destroy(sgd);
     shard_module_destroy(model);
-    shard_mesh_destroy(mesh);
+    destroy_groups(&groups);
     end_save(save, "split.safetensors");
 }
 
 static void read_split(shard_group *world, void *context)
 {
     const split_case *c = context;
-    (void)world;
-    shard_mesh *mesh = shard_mesh_create(.model = c->model);
-    shard_module *model = make_split_model(c->split, shard_mesh_model_group(mesh));
+    split_groups groups = make_groups(world, c);
+    shard_module *model = make_split_model(c->split, groups.model);
     shard_optimizer *sgd = sgd_of(shard_parameters(model), c->options);
     SHARD_SCOPE
     {
@@ -266,7 +298,7 @@ static void read_split(shard_group *world, void *context)
     }
     shard_optimizer_destroy(sgd);
     shard_module_destroy(model);
-    shard_mesh_destroy(mesh);
+    destroy_groups(&groups);
 }
 
 START_TEST(test_split)
@@ -296,8 +328,8 @@ static ssize_t counted_pwrite(int descriptor, const void *data, size_t bytes, of
 static void write_narrow(shard_group *world, void *context)
 {
     const split_case *c = context;
-    shard_mesh *mesh = shard_mesh_create(.model = c->model);
-    shard_module *layer = shard_nn_parallel_linear(11, 200000, c->split, shard_mesh_model_group(mesh));
+    split_groups groups = make_groups(world, c);
+    shard_module *layer = shard_nn_parallel_linear(11, 200000, c->split, groups.model);
     shard_optimizer *sgd = sgd_of(shard_parameters(layer), c->options);
     shard_file_calls counted = *(system_calls = shard_file_calls_used);
     counted.pwrite = counted_pwrite;
@@ -320,12 +352,12 @@ static void write_narrow(shard_group *world, void *context)
     }
     shard_optimizer_destroy(sgd);
     shard_module_destroy(layer);
-    shard_mesh_destroy(mesh);
+    destroy_groups(&groups);
 }
 
 START_TEST(test_narrow)
 {
-    split_case c = {2, 2, SHARD_SPLIT_ROW, {.stage = _i ? 3 : 1, .bucket_mib = 1}};
+    split_case c = {2, 2, SHARD_SPLIT_ROW, {.stage = _i == 1 ? 3 : 1, .bucket_mib = 1}, .crossed = _i == 2};
     run_job(4, write_narrow, &c);
 }
 END_TEST
@@ -487,7 +519,7 @@ int main(void)
     TCase *tcase = test_case(suite, "checkpoint");
     tcase_add_loop_test(tcase, test_sorts, 0, (int)(sizeof makers / sizeof *makers) * WRITERS);
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
-    tcase_add_loop_test(tcase, test_narrow, 0, 2);
+    tcase_add_loop_test(tcase, test_narrow, 0, 3);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_loop_test(tcase, test_unfrozen, 0, 3);
     int failed = test_run(suite);

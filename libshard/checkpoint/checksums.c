@@ -237,6 +237,13 @@ uint64_t shard_run_sum_whole(int64_t bytes)
     return hash_place(bytes) - hash_place(0);
 }
 
+shard_status shard_run_sum_check_whole(const shard_entry *entry, uint64_t boundaries)
+{
+    return boundaries == shard_run_sum_whole(entry->end - entry->begin)
+               ? SHARD_OK
+               : shard_error(SHARD_ERROR_INTERNAL, "not all bytes of %s were written once", shard_quoted(entry->name));
+}
+
 /* Groups can add, but have no XOR: each bit of a word is added in a field of 16 bits, of which the lowest counts. A world has
  * fewer ranks than a field can count. */
 enum { FIELDS = 16, BLOCK = 1024 };

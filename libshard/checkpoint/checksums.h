@@ -50,6 +50,8 @@ void shard_run_sum_add(shard_run_sum *sum, int64_t begin, int64_t bytes, uint64_
 uint64_t shard_run_sum_part(const shard_run_sum *sum, int64_t bytes);
 /* The boundaries of one run of all bytes, and so of any runs that have each byte once. */
 uint64_t shard_run_sum_whole(int64_t bytes);
+/* INTERNAL unless the boundaries of all runs that were written of an entry, added up, are those of each byte once. */
+shard_status shard_run_sum_check_whole(const shard_entry *entry, uint64_t boundaries);
 
 /* words[i] = the XOR of words[i] of all ranks. NULL: a group of one. Collective. */
 shard_status shard_checksums_combine(shard_group *group, uint64_t *words, int64_t count);

@@ -81,7 +81,7 @@ static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
     if (!counts)
         return shard_group_fail(range->group), NULL;
     shard_tensor *all = shard_tensor_make(range->shape, tensor->dtype, shard_device_of(tensor));
-    shard_range *ranges = shard_flat_ranges(name, tensor);
+    shard_range *ranges = shard_flat_ranges(name, tensor, NULL);
     for (int member = 0; member < size; member++)
         counts[member] = ranges ? ranges[member].size : 0;
     free(ranges);

@@ -187,25 +187,46 @@ shard_range *shard_local_ranges(const char *name, const shard_tensor *tensor)
     return NULL;
 }
 
-shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor)
+bool shard_is_written(const shard_tensor *tensor)
+{
+    const shard_placement *placement = shard_local_placement(tensor);
+    const shard_flat_range *range = shard_flat_range_of(tensor);
+    if (placement->kind == SHARD_SPLIT)
+        return shard_group_world_rank(placement->group, 0) == 0;
+    return !range || shard_group_world_rank(range->group, 0) == 0;
+}
+
+/* A rank's answer in the exchange of flat ranges. */
+typedef struct flat_part {
+    shard_range range;
+    int64_t written;
+} flat_part;
+
+shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor, bool *written)
 {
     const shard_flat_range *range = shard_flat_range_of(tensor);
-    int size = shard_group_size(range->group);
-    shard_range mine = {range->start, shard_numel(tensor)};
+    int size = shard_group_size(range->group), member = 0;
+    int64_t covered = 0, whole = shard_shape_product(&range->shape, 0, range->shape.ndim);
+    flat_part mine = {{range->start, shard_numel(tensor)}, shard_is_written(tensor)};
+    flat_part *parts = shard_calloc((size_t)size, sizeof *parts);
     shard_range *all = shard_calloc((size_t)size, sizeof *all);
-    if (shard_group_exchange(range->group, &mine, sizeof mine, all) != SHARD_OK) {
-        free(all);
-        return NULL;
-    }
-    int64_t covered = 0;
-    int member = 0;
-    for (; member < size && (all[member].size == 0 || all[member].start == covered); member++)
+    shard_status status = shard_group_exchange(range->group, &mine, sizeof mine, all ? parts : NULL);
+    for (int i = 0; i < size && status == SHARD_OK && written; i++)
+        *written |= parts[i].written;
+    for (; member < size && status == SHARD_OK; member++) {
+        all[member] = parts[member].range;
+        if (all[member].size != 0 && all[member].start != covered)
+            break;
         covered += all[member].size;
-    if (member == size && covered == shard_shape_product(&range->shape, 0, range->shape.ndim))
+    }
+    free(parts);
+    if (status == SHARD_OK && member == size && covered == whole)
         return all;
     free(all);
-    return shard_fail_null(SHARD_ERROR_SHAPE, "%s: its flat ranges do not cover the whole: %" PRId64 " of %" PRId64 " elements",
-                           shard_quoted(name), covered, shard_shape_product(&range->shape, 0, range->shape.ndim));
+    if (status == SHARD_OK)
+        shard_error(SHARD_ERROR_SHAPE, "%s: its flat ranges do not cover the whole: %" PRId64 " of %" PRId64 " elements",
+                    shard_quoted(name), covered, whole);
+    return NULL;
 }
 
 /* A walk over the blocks of a split tensor. */
@@ -317,7 +338,7 @@ shard_status shard_gather_blocks(const char *name, shard_tensor *tensor, shard_s
                                  void *context)
 {
     const shard_flat_range *flat = shard_flat_range_of(tensor);
-    shard_range *flat_ranges = flat ? shard_flat_ranges(name, tensor) : NULL, *ranges = shard_local_ranges(name, tensor);
+    shard_range *flat_ranges = flat ? shard_flat_ranges(name, tensor, NULL) : NULL, *ranges = shard_local_ranges(name, tensor);
     walk w;
     start_walk(&w, tensor, ranges, flat_ranges);
     if (flat)

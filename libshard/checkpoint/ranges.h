@@ -70,9 +70,13 @@ bool shard_is_host_memory(const shard_tensor *tensor);
  * with the error set. */
 shard_range *shard_local_ranges(const char *name, const shard_tensor *tensor);
 
+/* Whether this rank's group has the local shards that are written: of several groups that have them, the world's first rank's. */
+bool shard_is_written(const shard_tensor *tensor);
+
 /* The flat ranges of all ranks of the group, [size], in rank order; an error if they do not cover the tensor that
- * they belong to. Collective over the group. Freed by free(); NULL with the error set. */
-shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor);
+ * they belong to. *written (NULL: not wanted) becomes true if shard_is_written holds on one of the ranks. Collective over the
+ * group. Freed by free(); NULL with the error set. */
+shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor, bool *written);
 
 /* A block: of each rank, `count[member]` elements of each of `rows` rows of the whole, from row `row` and the row's
  * element `first[member]` on. The ranks' elements follow each other in data. A row of the whole has `pitch`

@@ -66,23 +66,6 @@ static shard_status plan(shard_saving *s, const char *path)
     return shard_safetensors_lay_out(s->entries, count, &s->data_bytes);
 }
 
-/* Whether this rank's group writes the tensor's local shards: of several groups that have them, rank 0's. */
-static bool is_first(const shard_placement *placement)
-{
-    return placement->kind != SHARD_SPLIT || shard_group_world_rank(placement->group, 0) == 0;
-}
-
-/* The flat ranges of a local shard are written by the replica group whose first rank would write the local shard.
- * Collective over the group of the flat ranges. */
-static bool is_first_of_flat_range(const shard_tensor *tensor)
-{
-    shard_group *group = shard_flat_range_of(tensor)->group;
-    bool first = is_first(&shard_flat_range_of(tensor)->placement);
-    if (shard_flat_range_of(tensor)->placement.kind != SHARD_SPLIT)
-        first = shard_group_world_rank(group, 0) == 0;
-    return shard_group_broadcast(group, NULL, &first, sizeof first, SHARD_UINT8, 0) == SHARD_OK && first;
-}
-
 /* Each group compares the ranges of its tensors, which are not kept: for many tensors and ranks they would be large. After it
  * returns the error is known to all ranks of the world. */
 static shard_status check_ranges(shard_saving *s)
@@ -90,9 +73,9 @@ static shard_status check_ranges(shard_saving *s)
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        if (shard_flat_range_of(tensor))
-            free(shard_flat_ranges(name, tensor));
-        bool written = shard_flat_range_of(tensor) ? is_first_of_flat_range(tensor) : is_first(&tensor->placement);
+        bool written = shard_is_written(tensor);
+        if (shard_flat_range_of(tensor)) /* the groups need not be a grid: another rank may have the shard for which they write */
+            free(shard_flat_ranges(name, tensor, &written));
         if (shard_local_placement(tensor)->kind == SHARD_SPLIT)
             free(shard_local_ranges(name, tensor));
         if (i < s->count)
@@ -176,12 +159,18 @@ shard_status shard_saving_begin(shard_saving *s, const shard_tensors *tensors, c
 
 shard_status shard_saving_combine(shard_saving *s)
 {
-    uint64_t *parts = shard_calloc((size_t)s->count, sizeof *parts);
-    for (int64_t i = 0; i < s->count && parts; i++)
+    uint64_t *parts = shard_calloc(2 * (size_t)s->count, sizeof *parts), *boundaries = parts ? parts + s->count : NULL;
+    for (int64_t i = 0; i < s->count && parts; i++) {
         parts[i] = shard_run_sum_part(&s->sums[i], s->entries[i].end - s->entries[i].begin);
+        boundaries[i] = s->sums[i].boundaries;
+    }
     shard_status status = shard_checksums_combine(s->world, parts, s->count);
-    for (int64_t i = 0; i < s->count && status == SHARD_OK; i++)
+    if (status == SHARD_OK && s->count > 0)
+        status = shard_group_all_reduce(s->world, NULL, boundaries, s->count, SHARD_INT64, SHARD_SUM);
+    for (int64_t i = 0; i < s->count && status == SHARD_OK; i++) {
         s->entries[i].checksum = parts[i];
+        status = shard_run_sum_check_whole(&s->entries[i], boundaries[i]);
+    }
     free(parts);
     return s->count > 0 ? status : shard_agree(s->world); /* without data there was no collective */
 }

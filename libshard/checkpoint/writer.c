@@ -35,10 +35,8 @@ shard_status shard_writer_finish(shard_writer *writer)
 {
     for (int64_t i = 0; i < writer->count; i++) {
         shard_entry *entry = &writer->entries[i];
-        int64_t bytes = entry->end - entry->begin;
-        if (writer->sums[i].boundaries != shard_run_sum_whole(bytes))
-            return shard_error(SHARD_ERROR_INTERNAL, "not all bytes of %s were written once", shard_quoted(entry->name));
-        entry->checksum = shard_run_sum_part(&writer->sums[i], bytes);
+        SHARD_TRY(shard_run_sum_check_whole(entry, writer->sums[i].boundaries));
+        entry->checksum = shard_run_sum_part(&writer->sums[i], entry->end - entry->begin);
     }
     int64_t bytes = 0;
     char *header = shard_checksums_format(writer->entries, writer->count, writer->metadata, &bytes);
