@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 #include "support/scratch.h"
 
+#include "base/hash.h"
 #include "checkpoint/header.h"
 
 #include <shard/checkpoint.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Of a header of so many bytes, with its text: docs/checkpoints.md. */
 static size_t allowed(size_t header_bytes)
@@ -276,6 +278,67 @@ START_TEST(test_many_are_read)
 }
 END_TEST
 
+/* ---- time ---- */
+
+enum { MANY = 20000, SLOTS = 1 << 16, LETTERS = 94 }; /* a list of so many names has so many slots */
+
+/* Names of 8 letters that all have the same slot by FNV-1a from SHARD_HASH_START. The first five letters count; the last three
+ * lead from there to one hash, modulo the slots, by the steps of the hash backwards. */
+static void make_names_that_meet(char (*names)[9])
+{
+    static char last[SLOTS][4];
+    uint32_t inverse = 1;
+    while (inverse * 0x1b3u % SLOTS != 1) /* the factor of FNV, modulo the slots */
+        inverse += 2;
+    for (int i = 0; i < LETTERS * LETTERS * LETTERS; i++) {
+        char letters[4] = {(char)('!' + i % LETTERS), (char)('!' + i / LETTERS % LETTERS), (char)('!' + i / LETTERS / LETTERS)};
+        uint32_t hash = 1;
+        for (int at = 2; at >= 0; at--)
+            hash = hash * inverse % SLOTS ^ (unsigned char)letters[at];
+        if (!strpbrk(letters, "\"\\"))
+            strcpy(last[hash], letters);
+    }
+    for (unsigned count = 0, number = 0; count < MANY; number++) {
+        snprintf(names[count], 9, "%05u", number % 100000u);
+        const char *found = last[shard_hash_text(SHARD_HASH_START, names[count]) % SLOTS];
+        strcat(names[count], found);
+        count += *found != '\0';
+    }
+}
+
+/* Processor time of shard_inspect of a file with tensors of these names. */
+static double time_of_inspect(char (*names)[9])
+{
+    text file = {.at = malloc(200 * MANY), .bytes = 8, .capacity = 200 * MANY};
+    for (int i = 0; i < MANY; i++)
+        add(&file, "%c\"%s\":" NOTHING, i ? ',' : '{', names[i]);
+    add(&file, "}");
+    for (int i = 0; i < 8; i++)
+        file.at[i] = (char)((file.bytes - 8) >> 8 * i & 0xff);
+    write_file(scratch_path("names"), file.at, file.bytes);
+    free(file.at);
+    clock_t start = clock();
+    shard_tensors *list = shard_inspect(scratch_path("names"), NULL);
+    ck_assert_msg(shard_tensors_count(list) == MANY, "%s", shard_last_error());
+    for (int i = 0; i < MANY; i += 999)
+        ck_assert_str_eq(shard_tensors_name(list, i), names[i]);
+    shard_tensors_destroy(list);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+/* Names that were chosen to meet in one slot of a hash table take no more time than others. */
+START_TEST(test_names_that_meet)
+{
+    static char names[MANY][9];
+    for (int i = 0; i < MANY; i++)
+        snprintf(names[i], 9, "%08d", i);
+    double usual = time_of_inspect(names);
+    make_names_that_meet(names);
+    double now = time_of_inspect(names);
+    ck_assert_msg(now < 8 * usual + 0.1, "%g s, and %g s with usual names", now, usual);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("untrusted_headers");
@@ -283,6 +346,7 @@ int main(void)
     tcase_add_test(tcase, test_table);
     tcase_add_loop_test(tcase, test_memory, 0, ADVERSARIES);
     tcase_add_test(tcase, test_many_are_read);
+    tcase_add_test(tcase, test_names_that_meet);
     scratch_open();
     int failed = test_run(suite);
     scratch_close();

@@ -1,5 +1,19 @@
 #include "base/random.h"
 
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t shard_random_secret(void)
+{
+    uint64_t bits;
+    struct timespec now;
+    if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == sizeof bits)
+        return bits;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
+}
+
 static _Thread_local shard_random_state state;
 
 void shard_manual_seed(uint64_t seed)

@@ -10,6 +10,9 @@
 #define SHARD_KERNEL static inline
 #endif
 
+/* 64 bits from the system that other programs and files cannot know; not of any draw. */
+uint64_t shard_random_secret(void);
+
 /* A draw: selects one sequence of random numbers of a seed. */
 typedef struct shard_draw {
     uint64_t seed;

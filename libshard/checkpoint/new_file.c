@@ -1,22 +1,10 @@
 #include "checkpoint/new_file.h"
 
 #include "base/memory.h"
+#include "base/random.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <sys/random.h>
-#include <time.h>
-#include <unistd.h>
-
-uint64_t shard_new_file_token(void)
-{
-    uint64_t token;
-    struct timespec now;
-    if (getrandom(&token, sizeof token, GRND_NONBLOCK) == sizeof token)
-        return token;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
-}
 
 char *shard_new_file_name(const char *target, uint64_t token)
 {
@@ -31,7 +19,7 @@ shard_status shard_new_file_begin(shard_new_file *new, const char *path)
     SHARD_TRY(shard_file_check_target(new->target, &new->mode));
     shard_file_remove_leftovers(new->target);
     for (bool exists = true; exists;) {
-        char *name = shard_new_file_name(new->target, shard_new_file_token());
+        char *name = shard_new_file_name(new->target, shard_random_secret());
         if (!name)
             return shard_last_status();
         /* Readable by no more users than the file that it replaces. */

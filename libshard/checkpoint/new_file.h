@@ -27,10 +27,8 @@ void shard_new_file_end(shard_new_file *new);
 /* Writes a whole file. */
 shard_status shard_new_file_write(const char *path, const void *data, int64_t bytes);
 
-/* 64 random bits for the temporary name. A rank that does not know whether another one has created the file may remove it, so
- * the name must not be another job's. */
-uint64_t shard_new_file_token(void);
-/* target.tmp. and 16 digits; freed by free(). NULL with the error set. */
+/* target.tmp. and the 16 digits of a token, of shard_random_secret: a rank that does not know whether another one has created the
+ * file may remove it, so the name must not be another job's. Freed by free(); NULL with the error set. */
 char *shard_new_file_name(const char *target, uint64_t token);
 
 #endif

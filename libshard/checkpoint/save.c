@@ -5,6 +5,7 @@
  */
 #include "base/file_limit.h"
 #include "base/options.h"
+#include "base/random.h"
 #include "checkpoint/new_file.h"
 #include "checkpoint/saving.h"
 
@@ -132,7 +133,7 @@ static shard_status open_together(shard_saving *s)
     bool first = shard_group_rank(s->world) == 0;
     creation made = {.taken = true};
     for (uint64_t attempt = 0; made.taken; attempt++) {
-        uint64_t token = first ? shard_new_file_token() + attempt : 0;
+        uint64_t token = first ? shard_random_secret() + attempt : 0;
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
         if (name_temporary(s, token) == SHARD_OK && first)
             create(s, &made);

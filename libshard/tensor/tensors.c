@@ -2,7 +2,9 @@
 #include "tensor/tensor.h"
 
 #include "base/hash.h"
+#include "base/random.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,10 +20,27 @@ struct shard_tensors {
     int64_t slot_count;
 };
 
+static uint64_t hash_start;
+
+static void make_hash_start(void)
+{
+    hash_start = shard_random_secret();
+}
+
+/* The slot of a name if no other one has taken it. Names may come from a file that was made so that they share one slot: the
+ * hash begins with a secret, and all of its bits count. */
+static int64_t home_of(const shard_tensors *list, const char *name)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_hash_start);
+    uint64_t hash = shard_hash_element(0, (int64_t)shard_hash_text(hash_start, name));
+    return (int64_t)(hash & (uint64_t)(list->slot_count - 1));
+}
+
 /* The slot that has the name, or the empty slot for it. */
 static int64_t *find_slot(const shard_tensors *list, const char *name)
 {
-    int64_t at = (int64_t)(shard_hash_text(SHARD_HASH_START, name) & (uint64_t)(list->slot_count - 1));
+    int64_t at = home_of(list, name);
     while (list->slots[at] && strcmp(list->items[list->slots[at] - 1].name, name) != 0)
         at = (at + 1) & (list->slot_count - 1);
     return &list->slots[at];
@@ -153,7 +172,8 @@ shard_status shard_tensors_rename(shard_tensors *list, const char *name, const c
     if (!item || strcmp(name, to) == 0)
         return item ? SHARD_OK : shard_last_status();
     if (*find_slot(list, to))
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: \"%.100s\" to \"%.100s\", which there is already", name, to);
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_tensors_rename: \"%.100s\" to \"%.100s\", which there is already", name,
+                           to);
     char *copy = shard_strdup(to);
     if (!copy)
         return shard_last_status();
