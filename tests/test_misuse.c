@@ -2,6 +2,8 @@
  * error, or does no harm. */
 #include "support/ranks.h"
 
+#include "tensor/tensor.h"
+
 #include <shard/shard.h>
 
 #include <stdio.h>
@@ -21,8 +23,7 @@ static shard_tensors *list_of(const char *const *names, int count)
     }
     return list;
 }
-#define list(...) \
-    list_of((const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)))
+#define list(...) list_of((const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)))
 
 static void check_names(const shard_tensors *list, const char *expected)
 {
@@ -73,7 +74,14 @@ START_TEST(test_subset)
 }
 END_TEST
 
-/* Many names, so that the table over them is filled anew with each. */
+/* Each name leads to its tensor. */
+static void check_found(const shard_tensors *l)
+{
+    for (int64_t i = 0; i < shard_tensors_count(l); i++)
+        ck_assert_ptr_eq(shard_tensors_find(l, shard_tensors_name(l, i)), shard_tensors_at(l, i));
+}
+
+/* Many names, so that some meet in one slot of the table over them. */
 START_TEST(test_rename_and_remove)
 {
     shard_tensors *l = list("a", "b", "c");
@@ -93,18 +101,25 @@ START_TEST(test_rename_and_remove)
     shard_tensor *one = shard_ones(SHARD_SHAPE(1));
     for (int i = 0; i < 200; i++) {
         snprintf(name, sizeof name, "n%d", i);
-        check_ok(shard_tensors_add(l, name, one));
+        shard_tensor *own = shard_zeros(SHARD_SHAPE(1));
+        check_ok(shard_tensors_add(l, name, own));
+        shard_release(own);
     }
     for (int i = 0; i < 200; i++) {
         snprintf(name, sizeof name, "n%d", i);
         snprintf(other, sizeof other, "m%d", i);
         check_ok(i % 2 ? shard_tensors_remove(l, name) : shard_tensors_rename(l, name, other));
         ck_assert(!shard_tensors_find(l, name) && (shard_tensors_find(l, other) == NULL) == i % 2);
+        check_found(l);
     }
     ck_assert_int_eq(shard_tensors_count(l), 102);
     ck_assert_str_eq(shard_tensors_name(l, 101), "m198");
     check_ok(shard_tensors_add(l, "a", one));
     ck_assert_ptr_eq(shard_tensors_find(l, "a"), shard_tensors_at(l, 102));
+    shard_tensors_truncate(l, 50);
+    ck_assert_int_eq(shard_tensors_count(l), 50);
+    ck_assert(!shard_tensors_find(l, "a") && !shard_tensors_find(l, "m198"));
+    check_found(l);
     shard_release(one);
     shard_tensors_destroy(l);
     l = shard_tensors_create();
@@ -151,7 +166,7 @@ START_TEST(test_draws)
 {
     shard_set_random_state((shard_random_state){.seed = -1, .next_draw = INT64_MAX});
     SHARD_SCOPE
-        ck_assert(shard_item(shard_uniform(SHARD_SHAPE(1), 1.0, 2.0)) >= 1);
+    ck_assert(shard_item(shard_uniform(SHARD_SHAPE(1), 1.0, 2.0)) >= 1);
     ck_assert_int_eq(shard_get_random_state().next_draw, INT64_MIN);
 }
 END_TEST
@@ -162,7 +177,7 @@ START_TEST(test_from_host)
     ck_assert_ptr_null(shard_from_host(NULL, SHARD_SHAPE(3)));
     check_error(SHARD_ERROR_ARGUMENT, "shard_from_host: data *");
     SHARD_SCOPE
-        ck_assert_int_eq(shard_numel(shard_from_host(NULL, SHARD_SHAPE(0, 3))), 0);
+    ck_assert_int_eq(shard_numel(shard_from_host(NULL, SHARD_SHAPE(0, 3))), 0);
 }
 END_TEST
 
@@ -187,7 +202,7 @@ START_TEST(test_job_once)
     shard_init(NULL, NULL);
     check_error(SHARD_ERROR_ARGUMENT, "shard_init: *shard_finalize*");
     SHARD_SCOPE
-        ck_assert(shard_item(shard_sum(shard_ones(SHARD_SHAPE(3)))) == 3);
+    ck_assert(shard_item(shard_sum(shard_ones(SHARD_SHAPE(3)))) == 3);
 }
 END_TEST
 

@@ -64,10 +64,18 @@ void shard_tensors_destroy(shard_tensors *list)
     free(list);
 }
 
-static void fill_slots(shard_tensors *list)
+/* Empties the slot of a name: those behind it that their names could not have move up, so that none is behind an empty one. */
+static void empty_slot(shard_tensors *list, const char *name)
 {
-    for (int64_t i = 0; i < list->count; i++)
-        *find_slot(list, list->items[i].name) = i + 1;
+    int64_t hole = find_slot(list, name) - list->slots, mask = list->slot_count - 1;
+    list->slots[hole] = 0;
+    for (int64_t at = (hole + 1) & mask; list->slots[at]; at = (at + 1) & mask) {
+        int64_t home = home_of(list, list->items[list->slots[at] - 1].name);
+        if (((at - home) & mask) < ((at - hole) & mask))
+            continue;
+        list->slots[hole] = list->slots[at];
+        list->slots[hole = at] = 0;
+    }
 }
 
 static shard_status grow_slots(shard_tensors *list)
@@ -81,7 +89,8 @@ static shard_status grow_slots(shard_tensors *list)
     free(list->slots);
     list->slots = slots;
     list->slot_count = slot_count;
-    fill_slots(list);
+    for (int64_t i = 0; i < list->count; i++)
+        *find_slot(list, list->items[i].name) = i + 1;
     return SHARD_OK;
 }
 
@@ -102,23 +111,15 @@ shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tens
     return SHARD_OK;
 }
 
-static void refill_slots(shard_tensors *list)
-{
-    if (list->slot_count)
-        memset(list->slots, 0, (size_t)list->slot_count * sizeof *list->slots);
-    fill_slots(list);
-}
-
 void shard_tensors_truncate(shard_tensors *list, int64_t count)
 {
-    if (!list || list->count <= count)
-        return;
-    while (list->count > count) {
-        const named_tensor *last = &list->items[--list->count];
+    while (list && list->count > count) {
+        const named_tensor *last = &list->items[list->count - 1];
+        empty_slot(list, last->name);
+        list->count--;
         free(last->name);
         shard_tensor_unref(last->tensor);
     }
-    refill_slots(list);
 }
 
 shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const shard_tensors *from)
@@ -177,9 +178,10 @@ shard_status shard_tensors_rename(shard_tensors *list, const char *name, const c
     char *copy = shard_strdup(to);
     if (!copy)
         return shard_last_status();
+    empty_slot(list, item->name);
     free(item->name);
     item->name = copy;
-    refill_slots(list);
+    *find_slot(list, copy) = item - list->items + 1;
     return SHARD_OK;
 }
 
@@ -190,11 +192,13 @@ shard_status shard_tensors_remove(shard_tensors *list, const char *name)
     named_tensor *item = find_item("shard_tensors_remove", list, name);
     if (!item)
         return shard_last_status();
+    empty_slot(list, name);
     free(item->name); /* `name` may be the item's own string */
     shard_tensor_unref(item->tensor);
-    int64_t after = list->count-- - (item - list->items) - 1;
-    memmove(item, item + 1, (size_t)after * sizeof *item);
-    refill_slots(list);
+    int64_t index = item - list->items;
+    memmove(item, item + 1, (size_t)(--list->count - index) * sizeof *item);
+    for (int64_t i = 0; i < list->slot_count; i++)
+        list->slots[i] -= list->slots[i] > index + 1;
     return SHARD_OK;
 }
 
