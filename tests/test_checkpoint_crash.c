@@ -7,11 +7,14 @@
 
 #include "comm/comm.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -232,6 +235,30 @@ START_TEST(test_two_jobs)
 }
 END_TEST
 
+/* As for a user who is not root. */
+static ssize_t refuse_to_write(const file_call *call)
+{
+    struct stat status;
+    errno = EACCES;
+    return call->kind == CALL_OPEN && (call->flags & O_WRONLY) && stat(call->path, &status) == 0 && !(status.st_mode & S_IWUSR)
+               ? CALL_FAIL
+               : CALL_MAKE;
+}
+
+/* A job that replaced a read-only file was killed just before it. */
+START_TEST(test_read_only)
+{
+    shard_tensors *list = make_small_state(NULL, OLD);
+    write_file(scratch_path("read_only.tmp.0123456789abcdef"), "", 0);
+    ck_assert_int_eq(chmod(scratch_path("read_only.tmp.0123456789abcdef"), 0444), 0);
+    file_calls_watch(refuse_to_write);
+    check_ok(shard_save(list, scratch_path("read_only"), NULL, .local = true));
+    file_calls_watch(NULL);
+    ck_assert_int_eq(scratch_count("read_only"), 1);
+    shard_tensors_destroy(list);
+}
+END_TEST
+
 /* Files that only look like leftovers stay. */
 START_TEST(test_other_files)
 {
@@ -265,6 +292,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_moments_of_writer, 0, 2);
     tcase_add_loop_test(tcase, test_moments, 0, every ? EVERY : 8);
     tcase_add_test(tcase, test_two_jobs);
+    tcase_add_test(tcase, test_read_only);
     tcase_add_test(tcase, test_other_files);
     int failed = test_run(suite);
     scratch_close();

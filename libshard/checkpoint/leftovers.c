@@ -42,10 +42,11 @@ static bool is_left(int descriptor)
     return shard_file_calls_used->flock(descriptor, LOCK_EX | LOCK_NB) == 0;
 }
 
-/* The lock is released by the close, after the removal: a job that has made a file of this name meanwhile finds it gone. */
+/* The lock is released by the close, after the removal: a job that has made a file of this name meanwhile finds it gone. A file
+ * that replaces a read-only one may be read-only, too. */
 static void remove_if_left(const char *path)
 {
-    int descriptor = shard_file_calls_used->open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+    int descriptor = shard_file_calls_used->open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
     if (descriptor < 0)
         return;
     if (is_left(descriptor))
