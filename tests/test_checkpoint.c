@@ -316,7 +316,7 @@ static int64_t kept_bytes(const char *path, shard_group *group)
     check_ok(shard_saving_begin(&saving, list, path));
     int64_t bytes = (int64_t)(mallinfo2().uordblks - before);
     check_ok(shard_saving_take(&saving));
-    shard_file_remove(saving.temporary);
+    shard_file_remove(saving.new.temporary);
     shard_saving_end(&saving);
     shard_tensors_destroy(list);
     return bytes;

@@ -43,6 +43,25 @@ shard_status shard_header_read_path(shard_safetensors *header, const char *path)
     return status == SHARD_OK ? closed : status;
 }
 
+shard_status shard_header_size(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t data_bytes,
+                               int64_t *data_start, int64_t *file_bytes)
+{
+    char *header = shard_checksums_format(entries, count, metadata, data_start);
+    free(header);
+    if (header && __builtin_add_overflow(*data_start, data_bytes, file_bytes))
+        return shard_error(SHARD_ERROR_MEMORY, "the tensors' sizes overflow");
+    return header ? SHARD_OK : shard_last_status();
+}
+
+shard_status shard_header_write(shard_file *file, const shard_entry *entries, int64_t count, const shard_metadata *metadata)
+{
+    int64_t bytes = 0;
+    char *header = shard_checksums_format(entries, count, metadata, &bytes);
+    shard_status status = header ? shard_file_write(file, header, bytes, 0, NULL) : shard_last_status();
+    free(header);
+    return status;
+}
+
 shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
 {
     shard_safetensors header = {0};

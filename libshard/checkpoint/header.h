@@ -13,4 +13,10 @@ shard_status shard_header_read(shard_safetensors *header, shard_file *file, int6
 /* Reads and verifies the header of the file at path. Freed by shard_safetensors_free, after a failure too. */
 shard_status shard_header_read_path(shard_safetensors *header, const char *path);
 
+/* Where the data begins in a file of these entries, which are laid out, and the size of that file. MEMORY: it overflows. */
+shard_status shard_header_size(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t data_bytes,
+                               int64_t *data_start, int64_t *file_bytes);
+/* Writes the header with the entries' checksums to a file. */
+shard_status shard_header_write(shard_file *file, const shard_entry *entries, int64_t count, const shard_metadata *metadata);
+
 #endif

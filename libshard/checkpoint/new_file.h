@@ -24,11 +24,23 @@ shard_status shard_new_file_finish(shard_new_file *new);
 /* Removes the temporary file unless it was renamed. Has no effect on one that was not begun, {.lock = -1}. */
 void shard_new_file_end(shard_new_file *new);
 
+/* ---- the same in parts, for a file that several ranks write ---- */
+
+/* Finds the target. */
+shard_status shard_new_file_prepare(shard_new_file *new, const char *path);
+/* Sets the temporary name: target.tmp. and the 16 digits of a token, of shard_random_secret. A rank that does not know whether
+ * another one has created the file may remove it, so the name must not be another job's. */
+shard_status shard_new_file_name(shard_new_file *new, uint64_t token);
+/* Creates the file of that name. *taken: another job has one, and another token is needed. */
+shard_status shard_new_file_create(shard_new_file *new, bool *taken);
+/* Sets the permissions, synchronises the file unless the thread has an error, and closes it. Returns the thread's error. */
+shard_status shard_new_file_close(shard_new_file *new);
+/* Renames the closed file to its path. */
+shard_status shard_new_file_replace(shard_new_file *new);
+/* The temporary file is not this rank's to remove. */
+void shard_new_file_forget(shard_new_file *new);
+
 /* Writes a whole file. */
 shard_status shard_new_file_write(const char *path, const void *data, int64_t bytes);
-
-/* target.tmp. and the 16 digits of a token, of shard_random_secret: a rank that does not know whether another one has created the
- * file may remove it, so the name must not be another job's. Freed by free(); NULL with the error set. */
-char *shard_new_file_name(const char *target, uint64_t token);
 
 #endif

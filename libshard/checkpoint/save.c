@@ -6,7 +6,7 @@
 #include "base/file_limit.h"
 #include "base/options.h"
 #include "base/random.h"
-#include "checkpoint/new_file.h"
+#include "checkpoint/header.h"
 #include "checkpoint/saving.h"
 
 #include "comm/function.h"
@@ -52,8 +52,7 @@ static shard_status plan(shard_saving *s, const char *path)
     s->entries = shard_calloc((size_t)count, sizeof *s->entries);
     s->sums = shard_calloc((size_t)count, sizeof *s->sums);
     s->written = shard_calloc((size_t)count, sizeof *s->written);
-    s->target = shard_file_follow(path);
-    if (!s->entries || !s->sums || !s->written || !s->target)
+    if (shard_new_file_prepare(&s->new, path) != SHARD_OK || !s->entries || !s->sums || !s->written)
         return shard_last_status();
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
@@ -93,36 +92,12 @@ typedef struct creation {
     bool taken; /* another job has a file of that name; none was created */
 } creation;
 
-static shard_status name_temporary(shard_saving *s, uint64_t token)
-{
-    free(s->temporary);
-    s->temporary = shard_new_file_name(s->target, token);
-    return s->temporary ? SHARD_OK : shard_last_status();
-}
-
 static shard_status create(shard_saving *s, creation *made)
 {
-    int64_t header_bytes = 0, bytes;
-    char *header = shard_checksums_format(s->entries, s->count, s->metadata, &header_bytes);
-    free(header);
-    shard_status status = header ? shard_file_check_target(s->target, &s->mode) : shard_last_status();
-    if (status == SHARD_OK && __builtin_add_overflow(header_bytes, s->data_bytes, &bytes))
-        status = shard_error(SHARD_ERROR_MEMORY, "%s: the tensors' sizes overflow", s->function);
-    if (status == SHARD_OK)
-        shard_file_remove_leftovers(s->target);
-    if (status == SHARD_OK) /* readable by no more users than the file that it replaces; writable for the ranks */
-        status =
-            shard_file_create(&s->file, s->temporary, s->mode == SHARD_NEW_FILE_NO_MODE ? 0666 : s->mode | 0600, &made->taken);
-    if (status == SHARD_OK && !made->taken)
-        s->lock = shard_file_keep_lock(&s->file);
-    if (status == SHARD_OK && !made->taken)
-        status = shard_file_allocate(&s->file, bytes);
-    if (made->taken) { /* it belongs to another job */
-        free(s->temporary);
-        s->temporary = NULL;
-    }
-    made->data_start = header_bytes;
-    return status;
+    int64_t bytes;
+    SHARD_TRY(shard_header_size(s->entries, s->count, s->metadata, s->data_bytes, &made->data_start, &bytes));
+    SHARD_TRY(shard_new_file_create(&s->new, &made->taken));
+    return made->taken ? SHARD_OK : shard_file_allocate(&s->new.file, bytes);
 }
 
 /* Rank 0 creates the file, the others open it. All know its name before it exists, so that any of them can remove
@@ -135,20 +110,19 @@ static shard_status open_together(shard_saving *s)
     for (uint64_t attempt = 0; made.taken; attempt++) {
         uint64_t token = first ? shard_random_secret() + attempt : 0;
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
-        if (name_temporary(s, token) == SHARD_OK && first)
+        if (shard_new_file_name(&s->new, token) == SHARD_OK && first)
             create(s, &made);
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &made, sizeof made, SHARD_UINT8, 0));
     }
     s->data_start = made.data_start;
     if (!first)
-        shard_file_join(&s->file, s->temporary);
+        shard_file_join(&s->new.file, s->new.temporary);
     return shard_agree(s->world);
 }
 
 shard_status shard_saving_begin(shard_saving *s, const shard_tensors *tensors, const char *path)
 {
-    s->mode = SHARD_NEW_FILE_NO_MODE;
-    s->lock = -1;
+    s->new.lock = -1;
     s->tensors = shard_tensors_kept(tensors, false);
     SHARD_TRY(check_arguments(s, path));
     plan(s, path);
@@ -176,45 +150,28 @@ shard_status shard_saving_combine(shard_saving *s)
     return s->count > 0 ? status : shard_agree(s->world); /* without data there was no collective */
 }
 
-static shard_status write_header(shard_saving *s)
-{
-    int64_t bytes = 0;
-    char *header = shard_checksums_format(s->entries, s->count, s->metadata, &bytes);
-    shard_status status = header ? shard_file_write(&s->file, header, bytes, 0, NULL) : shard_last_status();
-    free(header);
-    return status;
-}
-
 shard_status shard_saving_close(shard_saving *s)
 {
     if (shard_last_status() == SHARD_OK && shard_group_rank(s->world) == 0)
-        write_header(s);
-    if (s->mode != SHARD_NEW_FILE_NO_MODE)
-        shard_file_set_mode(&s->file, s->mode);
-    if (shard_last_status() == SHARD_OK)
-        shard_file_sync(&s->file);
-    shard_file_close(&s->file);
-    return shard_last_status();
+        shard_header_write(&s->new.file, s->entries, s->count, s->metadata);
+    return shard_new_file_close(&s->new);
 }
 
-shard_status shard_saving_replace(const shard_saving *s)
+shard_status shard_saving_replace(shard_saving *s)
 {
-    return shard_group_rank(s->world) == 0 ? shard_file_replace(s->temporary, s->target) : SHARD_OK;
+    return shard_group_rank(s->world) == 0 ? shard_new_file_replace(&s->new) : SHARD_OK;
 }
 
 void shard_saving_end(shard_saving *s)
 {
-    shard_file_close(&s->file);
-    if (s->temporary && shard_last_status() != SHARD_OK)
-        shard_file_remove(s->temporary);
-    shard_file_unlock(s->lock);
+    if (shard_last_status() == SHARD_OK)
+        shard_new_file_forget(&s->new);
+    shard_new_file_end(&s->new);
     for (int64_t i = 0; i < s->count; i++)
         free((char *)s->entries[i].name);
     free(s->written);
     free(s->entries);
     free(s->sums);
-    free(s->target);
-    free(s->temporary);
     shard_tensors_destroy(s->tensors);
 }
 

@@ -77,7 +77,7 @@ static void *write_snapshot(void *context)
     }
     if (status == SHARD_OK && !atomic_load(&save->cancelled)) {
         if (shard_group_rank(save->saving.world) == 0)
-            shard_file_sync(&save->saving.file);
+            shard_file_sync(&save->saving.new.file);
         else
             shard_saving_close(&save->saving);
     }
@@ -175,12 +175,10 @@ static void abandon_all(void)
         atomic_store(&save->cancelled, true);
         join(save);
         shard_error(SHARD_ERROR_ARGUMENT,
-                    "shard_finalize: the save of %s was not finished%s: call shard_async_save_finish before", save->saving.target,
-                    outcome(save));
-        if (is_of_first(save)) { /* which may be about to rename the temporary file */
-            free(save->saving.temporary);
-            save->saving.temporary = NULL;
-        }
+                    "shard_finalize: the save of %s was not finished%s: call shard_async_save_finish before",
+                    save->saving.new.target, outcome(save));
+        if (is_of_first(save)) /* which may be about to rename the temporary file */
+            shard_new_file_forget(&save->saving.new);
         end(save);
         free(save);
     }
@@ -305,7 +303,7 @@ static bool set_error_aside(const shard_async_save *save, shard_aside_error *asi
 static void log_failure(const shard_async_save *save, const shard_aside_error *aside)
 {
     if (save->phase == FAILED && save->error.serial != aside->kept.serial && shard_group_rank(save->saving.world) == 0)
-        shard_log_message(SHARD_LOG_WARN, "%s was not saved: %s", save->saving.target, save->error.text);
+        shard_log_message(SHARD_LOG_WARN, "%s was not saved: %s", save->saving.new.target, save->error.text);
 }
 
 shard_status shard_async_save_finish(shard_async_save *save)

@@ -18,7 +18,7 @@ static int64_t place_of(const shard_saving *s, int64_t index, int64_t byte)
 shard_status shard_saving_write(shard_saving *s, int64_t index, const void *values, int64_t bytes, int64_t begin)
 {
     uint64_t crc = 0;
-    SHARD_TRY(shard_file_write(&s->file, values, bytes, place_of(s, index, begin), &crc));
+    SHARD_TRY(shard_file_write(&s->new.file, values, bytes, place_of(s, index, begin), &crc));
     shard_run_sum_add(&s->sums[index], begin, bytes, crc);
     return SHARD_OK;
 }

@@ -9,8 +9,8 @@
 #define SHARD_CHECKPOINT_SAVING_H
 
 #include "checkpoint/checksums.h"
-#include "checkpoint/file.h"
 #include "checkpoint/metadata.h"
+#include "checkpoint/new_file.h"
 #include "checkpoint/ranges.h"
 #include "checkpoint/snapshot.h"
 
@@ -26,12 +26,8 @@ typedef struct shard_saving {
     bool *written;        /* [count] whether this rank writes its local shard or flat range */
     int64_t data_bytes;
     int64_t data_start; /* in the file */
-    char *target;       /* the path, or the file that it links to */
-    char *temporary;    /* in the same directory */
-    mode_t mode;        /* its final permissions; SHARD_NEW_FILE_NO_MODE: as the process's mask allows */
-    shard_file file;
-    int lock;     /* of the file, which the first rank keeps until the file has its name; -1: none */
-    int64_t next; /* the rank that writes the next range of a replicated tensor */
+    shard_new_file new; /* the first rank has created it, and has its lock and permissions */
+    int64_t next;       /* the rank that writes the next range of a replicated tensor */
 } shard_saving;
 
 /* Compares the ranks' arguments, lays out the file and creates it under its temporary name. `s` has function, world, metadata and
@@ -55,7 +51,7 @@ shard_status shard_saving_combine(shard_saving *s);
 shard_status shard_saving_close(shard_saving *s);
 
 /* Of the first rank, after all have closed the file: renames it to its path. */
-shard_status shard_saving_replace(const shard_saving *s);
+shard_status shard_saving_replace(shard_saving *s);
 
 /* Removes the temporary file if the thread has an error, and frees everything but the snapshot. */
 void shard_saving_end(shard_saving *s);

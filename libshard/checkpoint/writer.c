@@ -1,6 +1,7 @@
 #include "checkpoint/writer.h"
 
 #include "base/memory.h"
+#include "checkpoint/header.h"
 
 #include <stdlib.h>
 
@@ -13,12 +14,7 @@ shard_status shard_writer_begin(shard_writer *writer, const char *path, shard_en
     if (!writer->sums)
         return shard_last_status();
     SHARD_TRY(shard_safetensors_lay_out(entries, count, &data_bytes));
-    char *header = shard_checksums_format(entries, count, metadata, &writer->data_start);
-    free(header);
-    if (!header)
-        return shard_last_status();
-    if (__builtin_add_overflow(writer->data_start, data_bytes, &bytes))
-        return shard_error(SHARD_ERROR_MEMORY, "%s: the tensors' sizes overflow", path);
+    SHARD_TRY(shard_header_size(entries, count, metadata, data_bytes, &writer->data_start, &bytes));
     SHARD_TRY(shard_new_file_begin(&writer->new, path));
     return shard_file_allocate(&writer->new.file, bytes);
 }
@@ -38,11 +34,8 @@ shard_status shard_writer_finish(shard_writer *writer)
         SHARD_TRY(shard_run_sum_check_whole(entry, writer->sums[i].boundaries));
         entry->checksum = shard_run_sum_part(&writer->sums[i], entry->end - entry->begin);
     }
-    int64_t bytes = 0;
-    char *header = shard_checksums_format(writer->entries, writer->count, writer->metadata, &bytes);
-    shard_status status = header ? shard_file_write(&writer->new.file, header, bytes, 0, NULL) : shard_last_status();
-    free(header);
-    return status == SHARD_OK ? shard_new_file_finish(&writer->new) : status;
+    SHARD_TRY(shard_header_write(&writer->new.file, writer->entries, writer->count, writer->metadata));
+    return shard_new_file_finish(&writer->new);
 }
 
 void shard_writer_end(shard_writer *writer)
