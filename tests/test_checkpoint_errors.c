@@ -151,6 +151,7 @@ static bool save_once(shard_group *world, const error_case *c, int64_t step, int
     shard_tensors_destroy(list);
     char text[200];
     snprintf(text, sizeof text, "*: %s*", error == SHORT ? "no error" : strerror(error));
+    bool says_new = strstr(shard_last_error(), "is the new file");
     if (status != SHARD_OK)
         check_error(status, text);
     serious = any(world, serious);
@@ -160,7 +161,8 @@ static bool save_once(shard_group *world, const error_case *c, int64_t step, int
     ck_assert_msg((status != SHARD_OK) == serious, "rank %d, call %d, %s%s: status %d", rank, at, text,
                   for_good ? ", for good" : "", (int)status);
     ck_assert(renamed || status != SHARD_OK);
-    /* Only a directory that cannot be synced leaves the new file and an error. */
+    /* Only a directory that cannot be synced leaves the new file and an error, which says so. */
+    ck_assert_int_eq(says_new, status != SHARD_OK && renamed);
     ck_assert_int_eq(steps_check(&c->run, world, step - 1), renamed ? step : step - 1);
     return any(world, reached);
 }

@@ -52,7 +52,8 @@ typedef struct shard_save_options {
  *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
  *   - Atomic: the file is written as path.tmp. and 16 digits, synced and renamed to path, then the directory is
  *     synced. path is the old file or the new one, never a mixture. A failure on one rank (disk full, ulimit -f) is
- *     the same error on all, and the temporary file is removed. A killed job leaves it; the next save to
+ *     the same error on all, and the temporary file is removed. After the error that the directory cannot be synced path is
+ *     the new file, and after a power failure perhaps the old one. A killed job leaves it; the next save to
  *     path removes it if no living job has locked it, on file systems of several hosts after a day. A replaced file keeps
  *     its permissions.
  *   - Links: path may be a symbolic link, which is followed. A link in a sticky directory that all may write to
@@ -97,8 +98,8 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
 SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
- * with the old file at path; MISMATCH, other saves on some ranks. An error that ranks have before, such as a loss that is not
- * finite, becomes the error of all, unless a poll has found the save complete, and is returned. The save is completed all the
+ * with the old file at path unless only its directory could not be synced; MISMATCH, other saves on some ranks. An error that
+ * ranks have before, such as a loss that is not finite, becomes the error of all, unless a poll has found the save complete, and is returned. The save is completed all the
  * same: its values are from before the error. But after MISMATCH, and where a rank has died or does not come, the save is given
  * up, unless a poll has already let it become the new file.
  * shard_finalize destroys saves that are not finished. Collective over the world, also after an error that all ranks have, unless

@@ -460,17 +460,23 @@ void shard_file_set_mode(shard_file *file, mode_t mode)
     shard_file_calls_used->fchmod(file->descriptor, mode);
 }
 
-/* Changes a name in the path's directory, and syncs the directory, which is opened first: else nothing is changed. */
+/* Changes a name in the path's directory, and syncs the directory, which is opened first: else nothing is changed. *changed: it
+ * was, also if the sync has failed. */
 static shard_status change_directory(const char *path, shard_status (*change)(const char *path, const char *from),
-                                     const char *from)
+                                     const char *from, bool *changed)
 {
     char *directory = directory_of(path);
     if (!directory)
         return shard_last_status();
     int descriptor = open_again(directory, O_RDONLY | O_DIRECTORY);
     shard_status status = descriptor < 0 ? fail("open directory", directory) : change(path, from);
+    *changed = status == SHARD_OK;
     if (status == SHARD_OK && sync_descriptor(descriptor) != 0 && errno != EINVAL) /* EINVAL: there is no need to sync */
-        status = fail("sync directory", directory);
+        status =
+            from ? shard_error(SHARD_ERROR_IO,
+                               "%s is the new file, but after a power failure perhaps the old one: cannot sync directory %s: %s",
+                               path, directory, strerror(errno))
+                 : fail("sync directory", directory);
     if (descriptor >= 0)
         shard_file_calls_used->close(descriptor);
     free(directory);
@@ -482,9 +488,9 @@ static shard_status rename_to(const char *path, const char *temporary)
     return shard_file_calls_used->rename(temporary, path) == 0 ? SHARD_OK : fail("rename a temporary file to", path);
 }
 
-shard_status shard_file_replace(const char *temporary, const char *path)
+shard_status shard_file_replace(const char *temporary, const char *path, bool *replaced)
 {
-    return change_directory(path, rename_to, temporary);
+    return change_directory(path, rename_to, temporary, replaced);
 }
 
 static shard_status make_directory(const char *path, const char *unused)
@@ -504,7 +510,8 @@ shard_status shard_file_make_directory(const char *path)
     while (bytes > 1 && path[bytes - 1] == '/')
         bytes--;
     char *name = shard_format("%.*s", (int)bytes, path); /* "run/" lies in the directory of "run" */
-    shard_status status = name ? change_directory(name, make_directory, NULL) : shard_last_status();
+    bool made;
+    shard_status status = name ? change_directory(name, make_directory, NULL, &made) : shard_last_status();
     free(name);
     return status;
 }

@@ -82,8 +82,8 @@ char *shard_file_follow(const char *path);
 shard_status shard_file_check_target(const char *path, mode_t *mode);
 /* Sets the file's permissions. Without an error: on a file system without permissions the file keeps those that it has. */
 void shard_file_set_mode(shard_file *file, mode_t mode);
-/* Renames temporary to path, in one directory, and syncs the directory. */
-shard_status shard_file_replace(const char *temporary, const char *path);
+/* Renames temporary to path, in one directory, and syncs the directory. *replaced: it was renamed, also if the sync has failed. */
+shard_status shard_file_replace(const char *temporary, const char *path, bool *replaced);
 /* Removes the file; never an error. */
 void shard_file_remove(const char *path);
 /* Makes the directory if it is not there (path may end with slashes), and syncs the directory that it lies in. */

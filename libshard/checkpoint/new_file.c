@@ -62,9 +62,10 @@ shard_status shard_new_file_close(shard_new_file *new)
 
 shard_status shard_new_file_replace(shard_new_file *new)
 {
-    SHARD_TRY(shard_file_replace(new->temporary, new->target));
-    shard_new_file_forget(new);
-    return SHARD_OK;
+    shard_status status = shard_file_replace(new->temporary, new->target, &new->replaced);
+    if (new->replaced)
+        shard_new_file_forget(new);
+    return status;
 }
 
 shard_status shard_new_file_finish(shard_new_file *new)

@@ -14,6 +14,7 @@ typedef struct shard_new_file {
     char *temporary; /* in the same directory; NULL: there is none to remove */
     int lock;        /* of the file, kept until it has its name; -1: none */
     mode_t mode;     /* its final permissions, those of a file that is replaced */
+    bool replaced;   /* the file has its name, perhaps with an error in the sync of its directory */
 } shard_new_file;
 
 /* Creates the temporary file, after it has removed those that killed jobs have left. Errors: IO, a path that cannot be replaced;

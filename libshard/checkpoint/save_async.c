@@ -39,7 +39,6 @@ struct shard_async_save {
     pid_t process;              /* a fork of it has none of its threads */
     _Atomic bool ended;         /* the phase's thread has no more to do */
     _Atomic bool cancelled;     /* it is to end soon */
-    bool replaced;              /* the first rank's thread has renamed the file; read after a join */
     shard_kept_error error;     /* of the thread; of all ranks in FAILED */
     char *directory;            /* of checkpoints, whose old ones are then removed; NULL: one file */
     shard_directory_save begun; /* of that directory */
@@ -92,7 +91,6 @@ static void *complete(void *context)
         return end_thread(save);
     if (status == SHARD_OK)
         status = shard_saving_replace(&save->saving);
-    save->replaced = status == SHARD_OK;
     if (status == SHARD_OK && save->directory)
         shard_directory_remove_old(save->directory, save->begun.step, save->keep);
     return end_thread(save);
@@ -160,7 +158,7 @@ static bool is_of_first(const shard_async_save *save)
 /* The end of a save whose thread has ended, for messages. */
 static const char *outcome(const shard_async_save *save)
 {
-    if (save->phase == COMPLETE || save->replaced)
+    if (save->phase == COMPLETE || save->saving.new.replaced)
         return ", but its file is complete";
     return is_of_first(save) ? ", and its file may be complete" : " and is given up";
 }
