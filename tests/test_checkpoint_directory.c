@@ -1,8 +1,7 @@
 /* A directory of checkpoints: which of them stay, which one is found, and what leaves it alone. */
+#include "support/file_calls.h"
 #include "support/scratch.h"
 #include "support/state.h"
-
-#include "checkpoint/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -389,6 +388,40 @@ START_TEST(test_stays)
 }
 END_TEST
 
+static int folders_removed;
+
+/* As another job that cleans up just after the folder was made, twice. */
+static ssize_t remove_folder_of_step(const file_call *call)
+{
+    char folder[PATH];
+    const char *name = call->kind == CALL_OPEN && (call->flags & O_CREAT) ? strstr(call->path, "/checkpoint.safetensors") : NULL;
+    if (name && folders_removed < 2) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(name - call->path), call->path);
+        ck_assert_int_eq(rmdir(folder), 0);
+        folders_removed++;
+    }
+    return CALL_MAKE;
+}
+
+static void makes_folder_again(shard_group *world, void *context)
+{
+    bool first = shard_group_rank(world) == 0;
+    for (int64_t step = 1; step <= 2; step++) {
+        folders_removed = 0;
+        file_calls_watch(remove_folder_of_step);
+        save(world, context, step);
+        file_calls_watch(NULL);
+        ck_assert_int_eq(folders_removed, first ? 2 : 0);
+        check_newest(world, context, INT64_MAX, step);
+    }
+}
+
+START_TEST(test_makes_folder_again)
+{
+    run_job(_i, makes_folder_again, (void *)directory_of("again", _i));
+}
+END_TEST
+
 static void refuses(shard_group *world, void *context)
 {
     const char *directory = context;
@@ -438,6 +471,7 @@ int main(void)
     tcase_add_test(tcase, test_has_many);
     tcase_add_loop_test(tcase, test_fails_whole, 1, 3);
     tcase_add_loop_test(tcase, test_stays, 1, 3);
+    tcase_add_loop_test(tcase, test_makes_folder_again, 1, 3);
     tcase_add_loop_test(tcase, test_refuses, 1, 3);
     int failed = test_run(suite);
     scratch_close();

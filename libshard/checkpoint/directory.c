@@ -6,8 +6,8 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "checkpoint/directory.h"
-#include "checkpoint/file.h"
 #include "checkpoint/header.h"
+#include "checkpoint/saving.h"
 
 #include "comm/comm.h"
 #include "comm/function.h"
@@ -229,16 +229,6 @@ void shard_directory_remove_old(const char *directory, int64_t step, int64_t kee
     free(found.step);
 }
 
-static shard_status make_folders(const char *directory, int64_t step)
-{
-    char *folder = folder_of(directory, step);
-    shard_status status = folder ? shard_file_make_directory(directory) : shard_last_status();
-    if (status == SHARD_OK)
-        status = shard_file_make_directory(folder);
-    free(folder);
-    return status;
-}
-
 static shard_status check(const char *function, const shard_tensors *tensors, const char *directory, int64_t step, int64_t keep)
 {
     if (!tensors || !directory)
@@ -251,12 +241,15 @@ static shard_status check(const char *function, const shard_tensors *tensors, co
     return shard_last_status();
 }
 
-/* Checks the arguments and makes the folders. Errors are this rank's alone; the save brings them to the others. The path of the
- * step's file, which the caller frees; NULL with the error set. */
-static char *prepare(const char *function, const shard_tensors *tensors, const char *directory, int64_t step, int64_t keep)
+/* Checks the arguments and makes the directory. Errors are this rank's alone; the save brings them to the others. The path of the
+ * step's file, which the caller frees, as the folder; NULL with the error set. The save makes the folder with the file: another
+ * job that cleans up removes an empty one. */
+static char *prepare(const char *function, const shard_tensors *tensors, const char *directory, int64_t step, int64_t keep,
+                     char **folder)
 {
     if (check(function, tensors, directory, step, keep) == SHARD_OK && shard_group_rank(shard_world()) == 0)
-        make_folders(directory, step);
+        shard_file_make_directory(directory);
+    *folder = directory ? folder_of(directory, step) : NULL;
     return directory ? path_of(directory, step) : NULL;
 }
 
@@ -268,9 +261,11 @@ shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char
     shard_directory_save begun = {0};
     if (directory)
         shard_directory_save_begin(&begun, directory, step);
-    char *path = prepare("shard_save_checkpoint", tensors, directory, step, options.max_to_keep);
-    shard_status status = shard_save(tensors, path, metadata);
+    char *folder, *path = prepare("shard_save_checkpoint", tensors, directory, step, options.max_to_keep, &folder);
+    shard_saving s = {.function = "shard_save_checkpoint", .world = shard_world(), .metadata = metadata, .folder = folder};
+    shard_status status = shard_saving_run(&s, tensors, path);
     free(path);
+    free(folder);
     shard_directory_save_end(&begun);
     if (status == SHARD_OK && shard_group_rank(shard_world()) == 0)
         shard_directory_remove_old(directory, step, options.max_to_keep);
@@ -285,10 +280,13 @@ shard_async_save *shard_save_checkpoint_async_with(const shard_tensors *tensors,
     shard_directory_save begun = {0}; /* until the save has an entry of its own */
     if (directory)
         shard_directory_save_begin(&begun, directory, step);
-    char *path = prepare("shard_save_checkpoint_async", tensors, directory, step, options.max_to_keep);
+    char *folder, *path = prepare("shard_save_checkpoint_async", tensors, directory, step, options.max_to_keep, &folder);
     char *kept = directory ? shard_strdup(directory) : NULL;
-    shard_async_save *save = shard_save_async(tensors, path, metadata);
+    shard_async_save *save = shard_saving_start(
+        (shard_saving){.function = "shard_save_checkpoint_async", .world = shard_world(), .metadata = metadata, .folder = folder},
+        tensors, path);
     free(path);
+    free(folder);
     if (save)
         shard_async_save_keep(save, kept, step, options.max_to_keep);
     else

@@ -175,17 +175,20 @@ void shard_file_leave_direct(shard_file *file)
     file->direct = -1;
 }
 
-shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists)
+shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, const char *folder, bool *again)
 {
+    *again = false;
+    if (folder)
+        SHARD_TRY(shard_file_make_directory(folder));
     int descriptor = open_with(path, O_WRONLY | O_CREAT | O_EXCL, mode);
-    *exists = descriptor < 0 && errno == EEXIST;
-    if (*exists)
+    *again = descriptor < 0 && (errno == EEXIST || (folder && errno == ENOENT));
+    if (*again)
         return SHARD_OK;
     if (descriptor < 0)
         return fail("create", path);
     lock(descriptor, LOCK_SH);
-    *exists = !is_at(path, descriptor);
-    if (*exists) {
+    *again = !is_at(path, descriptor);
+    if (*again) {
         shard_status status = errno == ENOENT ? SHARD_OK : fail("create", path);
         shard_file_calls_used->close(descriptor);
         return status;

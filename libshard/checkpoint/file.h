@@ -52,10 +52,10 @@ void shard_file_leave_direct(shard_file *file);
 shard_status shard_file_check_unchanged(const shard_file *file);
 /* Whether the file has not been written to since it was opened, wherever its path leads now. */
 shard_status shard_file_check_unwritten(const shard_file *file);
-/* Makes a new file to write, with those permissions less the process's mask, and locks it as shard_file_join does. If there
- * is a file of that name, or this one was taken for a leftover and removed before it was locked, sets *exists without an
- * error. */
-shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, bool *exists);
+/* Makes a new file to write, with those permissions less the process's mask, and locks it as shard_file_join does. The folder
+ * that it lies in is made if it is not there; NULL: it must be. If there is a file of that name, or another job has taken this
+ * one for a leftover and removed it before it was locked, or has removed the empty folder, sets *again without an error. */
+shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, const char *folder, bool *again);
 /* Opens a file to write that another rank has made. A shared lock, where the file system has locks, shows until it is closed
  * that the file is in use. */
 shard_status shard_file_join(shard_file *file, const char *path);

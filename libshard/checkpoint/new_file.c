@@ -25,15 +25,15 @@ shard_status shard_new_file_name(shard_new_file *new, uint64_t token)
     return new->temporary ? SHARD_OK : shard_last_status();
 }
 
-shard_status shard_new_file_create(shard_new_file *new, bool *taken)
+shard_status shard_new_file_create(shard_new_file *new, bool *again)
 {
-    *taken = false;
+    *again = false;
     SHARD_TRY(shard_file_check_target(new->target, &new->mode));
     shard_file_remove_leftovers(new->target);
     /* Readable by no more users than the file that it replaces; writable for the ranks. */
     mode_t mode = new->mode == SHARD_NEW_FILE_NO_MODE ? 0666 : new->mode | 0600;
-    SHARD_TRY(shard_file_create(&new->file, new->temporary, mode, taken));
-    if (*taken)
+    SHARD_TRY(shard_file_create(&new->file, new->temporary, mode, new->folder, again));
+    if (*again)
         shard_new_file_forget(new);
     else
         new->lock = shard_file_keep_lock(&new->file);
@@ -43,9 +43,9 @@ shard_status shard_new_file_create(shard_new_file *new, bool *taken)
 shard_status shard_new_file_begin(shard_new_file *new, const char *path)
 {
     SHARD_TRY(shard_new_file_prepare(new, path));
-    for (bool taken = true; taken;) {
+    for (bool again = true; again;) {
         SHARD_TRY(shard_new_file_name(new, shard_random_secret()));
-        SHARD_TRY(shard_new_file_create(new, &taken));
+        SHARD_TRY(shard_new_file_create(new, &again));
     }
     return SHARD_OK;
 }

@@ -54,6 +54,7 @@ static shard_status plan(shard_saving *s, const char *path)
     s->written = shard_calloc((size_t)count, sizeof *s->written);
     if (shard_new_file_prepare(&s->new, path) != SHARD_OK || !s->entries || !s->sums || !s->written)
         return shard_last_status();
+    s->new.folder = s->folder;
     s->count = count;
     for (int64_t i = 0; i < count; i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
@@ -89,15 +90,15 @@ static shard_status check_ranges(shard_saving *s)
 /* Sent by rank 0 after it has created the file. */
 typedef struct creation {
     int64_t data_start;
-    bool taken; /* another job has a file of that name; none was created */
+    bool again; /* none was created, as another job has interfered */
 } creation;
 
 static shard_status create(shard_saving *s, creation *made)
 {
     int64_t bytes;
     SHARD_TRY(shard_header_size(s->entries, s->count, s->metadata, s->data_bytes, &made->data_start, &bytes));
-    SHARD_TRY(shard_new_file_create(&s->new, &made->taken));
-    return made->taken ? SHARD_OK : shard_file_allocate(&s->new.file, bytes);
+    SHARD_TRY(shard_new_file_create(&s->new, &made->again));
+    return made->again ? SHARD_OK : shard_file_allocate(&s->new.file, bytes);
 }
 
 /* Rank 0 creates the file, the others open it. All know its name before it exists, so that any of them can remove
@@ -106,8 +107,8 @@ static shard_status create(shard_saving *s, creation *made)
 static shard_status open_together(shard_saving *s)
 {
     bool first = shard_group_rank(s->world) == 0;
-    creation made = {.taken = true};
-    for (uint64_t attempt = 0; made.taken; attempt++) {
+    creation made = {.again = true};
+    for (uint64_t attempt = 0; made.again; attempt++) {
         uint64_t token = first ? shard_random_secret() + attempt : 0;
         SHARD_TRY(shard_group_broadcast(s->world, NULL, &token, sizeof token, SHARD_UINT8, 0));
         if (shard_new_file_name(&s->new, token) == SHARD_OK && first)
@@ -175,25 +176,30 @@ void shard_saving_end(shard_saving *s)
     shard_tensors_destroy(s->tensors);
 }
 
+shard_status shard_saving_run(shard_saving *s, const shard_tensors *tensors, const char *path)
+{
+    shard_file_limit limit;
+    shard_file_limit_hold(&limit);
+    if (shard_saving_begin(s, tensors, path) == SHARD_OK) {
+        shard_saving_take(s);
+        shard_saving_combine(s);
+        shard_saving_close(s);
+        if (shard_agree(s->world) == SHARD_OK)
+            shard_saving_replace(s);
+        shard_agree(s->world);
+    }
+    shard_saving_end(s);
+    shard_file_limit_release(&limit);
+    return shard_last_status();
+}
+
 shard_status shard_save_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
                              const shard_save_options *given)
 {
     SHARD_FUNCTION("shard_save");
     SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
     shard_saving s = {.function = "shard_save", .world = options.local ? NULL : shard_world(), .metadata = metadata};
-    shard_file_limit limit;
-    shard_file_limit_hold(&limit);
-    if (shard_saving_begin(&s, tensors, path) == SHARD_OK) {
-        shard_saving_take(&s);
-        shard_saving_combine(&s);
-        shard_saving_close(&s);
-        if (shard_agree(s.world) == SHARD_OK)
-            shard_saving_replace(&s);
-        shard_agree(s.world);
-    }
-    shard_saving_end(&s);
-    shard_file_limit_release(&limit);
-    return shard_last_status();
+    return shard_saving_run(&s, tensors, path);
 }
 
 shard_status shard_save_module(shard_module *module, const char *path)

@@ -215,18 +215,14 @@ static void synchronize(const shard_tensors *tensors)
     }
 }
 
-shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
-                                        const shard_save_options *given)
+shard_async_save *shard_saving_start(shard_saving saving, const shard_tensors *tensors, const char *path)
 {
-    SHARD_FUNCTION("shard_save_async");
-    SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
     shard_async_save spare = {0}; /* for the collectives of a rank without memory */
     shard_async_save *made = shard_calloc(1, sizeof *made), *save = made ? made : &spare;
-    save->metadata = shard_metadata_copy(metadata);
-    save->saving = (shard_saving){.function = "shard_save_async",
-                                  .world = options.local ? NULL : shard_world(),
-                                  .metadata = save->metadata,
-                                  .snapshot = &save->snapshot};
+    save->metadata = shard_metadata_copy(saving.metadata);
+    save->saving = saving;
+    save->saving.metadata = save->metadata;
+    save->saving.snapshot = &save->snapshot;
     shard_file_limit limit;
     shard_file_limit_hold(&limit);
     shard_status status = shard_saving_begin(&save->saving, tensors, path);
@@ -245,6 +241,16 @@ shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char
     }
     shard_file_limit_release(&limit);
     return made;
+}
+
+shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
+                                        const shard_save_options *given)
+{
+    SHARD_FUNCTION("shard_save_async");
+    SHARD_READ_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS_INIT, options, given);
+    return shard_saving_start(
+        (shard_saving){.function = "shard_save_async", .world = options.local ? NULL : shard_world(), .metadata = metadata},
+        tensors, path);
 }
 
 void shard_async_save_keep(shard_async_save *save, char *directory, int64_t step, int64_t keep)

@@ -14,11 +14,14 @@
 #include "checkpoint/ranges.h"
 #include "checkpoint/snapshot.h"
 
+#include <shard/checkpoint.h>
+
 typedef struct shard_saving {
     const char *function;           /* the public one, for messages */
     shard_group *world;             /* the ranks that save; NULL: this rank alone */
     shard_tensors *tensors;         /* those that this rank keeps; released when their values are taken */
     const shard_metadata *metadata; /* the caller's, until shard_saving_end; NULL: none */
+    const char *folder;             /* of the file, until shard_saving_begin returns: made if it is not there; NULL: it must be */
     shard_snapshot *snapshot;       /* takes the values; NULL: they go to the file */
     int64_t count;
     shard_entry *entries; /* [count], with names of their own */
@@ -30,9 +33,16 @@ typedef struct shard_saving {
     int64_t next;       /* the rank that writes the next range of a replicated tensor */
 } shard_saving;
 
-/* Compares the ranks' arguments, lays out the file and creates it under its temporary name. `s` has function, world, metadata and
- * snapshot. After it returns the error is known to all ranks of the world; shard_saving_end must follow in any case. Collective
- * over the ranks that save. */
+/* A whole save; `s` has function, world, metadata and folder. Collective over the ranks that save. */
+shard_status shard_saving_run(shard_saving *s, const shard_tensors *tensors, const char *path);
+/* The same in the background. */
+shard_async_save *shard_saving_start(shard_saving saving, const shard_tensors *tensors, const char *path);
+
+/* ---- the steps of a save ---- */
+
+/* Compares the ranks' arguments, lays out the file and creates it under its temporary name. `s` has function, world, metadata,
+ * folder and snapshot. After it returns the error is known to all ranks of the world; shard_saving_end must follow in any case.
+ * Collective over the ranks that save. */
 shard_status shard_saving_begin(shard_saving *s, const shard_tensors *tensors, const char *path);
 
 /* Writes the local shards and flat ranges of this rank, or copies them to the snapshot. Returns this rank's error. Collective
