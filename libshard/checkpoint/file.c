@@ -117,13 +117,14 @@ static bool same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-/* Compares the time of the last change of the file's status: it also shows a write after which the time of
- * modification was set back. It changes too when the file's last name is removed: another file has then taken its
- * place, and the open one is complete. */
-static bool was_written(const struct stat *opened, const struct stat *now)
+/* Without checksums the time of the last change of the file's status counts, too: it also shows a write after which the time of
+ * modification was set back. It changes when the file's last name is removed: another file has then taken its place, and the open
+ * one is complete. And it changes with permissions and owners. */
+static bool was_written(const shard_file *file, const struct stat *now)
 {
+    const struct stat *opened = &file->opened;
     return now->st_size != opened->st_size || !same_time(now->st_mtim, opened->st_mtim) ||
-           (now->st_nlink == opened->st_nlink && !same_time(now->st_ctim, opened->st_ctim));
+           (!file->summed && now->st_nlink == opened->st_nlink && !same_time(now->st_ctim, opened->st_ctim));
 }
 
 shard_status shard_file_check_unchanged(const shard_file *file)
@@ -131,7 +132,7 @@ shard_status shard_file_check_unchanged(const shard_file *file)
     struct stat there;
     if (stat(file->path, &there) != 0)
         return fail("read", file->path);
-    if (there.st_dev != file->opened.st_dev || there.st_ino != file->opened.st_ino || was_written(&file->opened, &there))
+    if (there.st_dev != file->opened.st_dev || there.st_ino != file->opened.st_ino || was_written(file, &there))
         return shard_error(SHARD_ERROR_IO, "cannot read %s: it was replaced while it was read; load it again", file->path);
     return SHARD_OK;
 }
@@ -141,7 +142,7 @@ shard_status shard_file_check_unwritten(const shard_file *file)
     struct stat now;
     if (fstat(file->descriptor, &now) != 0)
         return fail("read", file->path);
-    if (was_written(&file->opened, &now))
+    if (was_written(file, &now))
         return shard_error(SHARD_ERROR_IO, "cannot read %s: it was written to while it was read; load it again", file->path);
     return SHARD_OK;
 }

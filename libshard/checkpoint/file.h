@@ -40,6 +40,7 @@ typedef struct shard_file {
     int direct;         /* bypasses the page cache; -1: not available */
     int64_t unit;       /* offsets and sizes of direct transfers are multiples of this */
     struct stat opened; /* of a file that is read: its state when it was opened */
+    bool summed;        /* ... and its bytes are compared with checksums: only its size and time of modification count */
     void *bounce;       /* aligned copy of data that is not aligned, a block at a time */
 } shard_file;
 

@@ -24,6 +24,7 @@ shard_status shard_header_read(shard_safetensors *header, shard_file *file, int6
         status = shard_safetensors_parse(header, file->path, text, (size_t)text_bytes, file_bytes - *data_start);
     if (status == SHARD_OK)
         status = shard_checksums_take(header, file->path, first, text, text_bytes, verify);
+    file->summed = header->checksums;
     *hash = shard_hash_bytes(shard_hash_bytes(SHARD_HASH_START, &file_bytes, sizeof file_bytes), text, text_bytes);
     free(text);
     return status;

@@ -87,6 +87,7 @@ shard_status source_open(source *from)
     SHARD_TRY(shard_file_open(&from->file, from->path, &bytes));
     shard_file_leave_direct(&from->file);
     from->file.opened = from->opened;
+    from->file.summed = from->header.checksums;
     SHARD_TRY(shard_file_check_unchanged(&from->file));
     return shard_file_check_unwritten(&from->file);
 }
