@@ -1,6 +1,7 @@
 /* Saving and loading: the same bytes in the file whatever the ranks and splits, and the
  * same bits in memory again. */
 #include "support/elements.h"
+#include "support/file_calls.h"
 #include "support/host.h"
 #include "support/scratch.h"
 
@@ -9,6 +10,7 @@
 #include "device/device.h"
 #include "tensor/tensor.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -511,6 +513,45 @@ START_TEST(test_modules)
 }
 END_TEST
 
+static int direct_reads;
+
+static ssize_t count_direct_reads(const file_call *call)
+{
+    direct_reads += call->kind == CALL_PREAD && file_calls_are_direct(call->descriptor);
+    return CALL_MAKE;
+}
+
+/* The page cache is bypassed by reads of what no other rank reads: with .local the others may load the same file, too. */
+static void reads_directly(shard_group *world, void *context)
+{
+    bool first = shard_group_rank(world) == 0, alone = shard_group_size(world) == 1;
+    for (int dim = -1; dim <= 0; dim++) {
+        shard_tensors *list = shard_tensors_create();
+        SHARD_SCOPE
+        {
+            put(list, "x", make_part(SHARD_SHAPE(1024, 1024), SHARD_FLOAT32, dim, world));
+        }
+        check_ok(shard_save(list, context, NULL));
+        int file = open(context, O_RDONLY | O_DIRECT), possible = file >= 0;
+        close(file);
+        direct_reads = 0;
+        file_calls_watch(count_direct_reads);
+        check_ok(shard_load(list, context, .local = dim < 0));
+        file_calls_watch(NULL);
+        ck_assert_int_eq(direct_reads > 0, possible && (alone || dim == 0));
+        shard_tensors_destroy(list);
+        check_ok(shard_barrier(world));
+        if (first)
+            ck_assert_int_eq(remove(context), 0);
+    }
+}
+
+START_TEST(test_reads_directly)
+{
+    run_job(_i, reads_directly, (void *)scratch_path("direct.safetensors"));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("checkpoint");
@@ -524,6 +565,7 @@ int main(void)
     tcase_add_test(tcase, test_statistics);
     tcase_add_loop_test(tcase, test_far_device, 1, 4);
     tcase_add_loop_test(tcase, test_modules, 1, 4);
+    tcase_add_loop_test(tcase, test_reads_directly, 1, 3);
     scratch_open();
     int failed = test_run(suite);
     scratch_close();

@@ -219,7 +219,7 @@ static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *ten
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
                  .straight = entry->dtype == tensor->dtype && shard_is_host_memory(tensor),
                  .verified = l->header.checksums};
-    f.alone = holders(tensor) == shard_group_size(l->world);
+    f.alone = holders(tensor) == shard_group_size(shard_world()); /* with .local the other ranks may load the same file, too */
     if (!l->block)
         l->block = shard_block_allocate();
     if (!f.memory || !l->block)
