@@ -316,14 +316,16 @@ shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, 
     SHARD_TRY(move_cached(file, READ, to, head, offset, crc));
     int64_t at = head;
     shard_status status = SHARD_OK;
-    shard_summing before = {0}; /* the piece before */
+    shard_summing before = {0}; /* the piece before; the last one has no read during its sum */
     while (at < end && file->direct >= 0 && status == SHARD_OK) {
-        int64_t bytes_now = end - at < PIECE ? end - at : PIECE;
+        int64_t bytes_now = shard_min(end - at, PIECE);
         status = move_direct(file, READ, to + at, bytes_now, offset + at);
-        if (crc) {
+        if (crc)
             shard_summing_finish(&before, crc);
+        if (crc && at + bytes_now < end)
             shard_summing_start(&before, to + at, bytes_now);
-        }
+        else if (crc)
+            *crc = shard_crc64(*crc, to + at, bytes_now);
         at += bytes_now;
     }
     if (crc)
