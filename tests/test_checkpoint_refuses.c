@@ -89,6 +89,21 @@ START_TEST(test_links)
 }
 END_TEST
 
+/* The temporary name has to fit, too. */
+START_TEST(test_long_names)
+{
+    char path[1000];
+    shard_tensors *list = make_small_state(NULL, 1);
+    for (int bytes = 233; bytes <= 235; bytes++) {
+        snprintf(path, sizeof path, "%s/%0*d", scratch_path("."), bytes, 0);
+        shard_status status = shard_save(list, path, NULL, .local = true);
+        check_error(status, bytes <= 234 ? "" : "cannot create *: File name too long");
+        ck_assert_int_eq(unlink(path), bytes <= 234 ? 0 : -1);
+    }
+    shard_tensors_destroy(list);
+}
+END_TEST
+
 /* Links in a directory that all may write to: those of other users are not followed. */
 static void foreign_links(shard_group *world, void *context)
 {
@@ -298,6 +313,7 @@ int main(void)
     TCase *tcase = test_case(suite, "checkpoint_refuses");
     tcase_add_loop_test(tcase, test_places, 1, 3);
     tcase_add_test(tcase, test_links);
+    tcase_add_test(tcase, test_long_names);
     tcase_add_test(tcase, test_foreign_links);
     tcase_add_test(tcase, test_file_limit);
     tcase_add_test(tcase, test_permissions);

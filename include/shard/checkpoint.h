@@ -3,7 +3,7 @@
  * memory.
  *
  * Saving and loading never need a whole split tensor on any rank: each rank writes its local shards into the one
- * file, and reads only its local shards. The file does not depend on the number of ranks. It loads a torchvision
+ * file, and reads only its local shards (of columns below 256 KiB whole rows). The file does not depend on the number of ranks. It loads a torchvision
  * state dict of Python's safetensors package, and that package loads its files. A file of torch.save is converted in
  * Python:
  *     state = torch.load("old.pth", map_location="cpu") (of a checkpoint: ["state_dict"])
@@ -56,6 +56,8 @@ typedef struct shard_save_options {
  *     the new file, and after a power failure perhaps the old one. A killed job leaves it; the next save to
  *     path removes it if no living job has locked it, on file systems of several hosts after a day. A replaced file keeps
  *     its permissions.
+ *   - Names: the file's name has at most 234 bytes, as the temporary one is 21 longer. The directory must be readable: its sync
+ *     opens it.
  *   - Links: path may be a symbolic link, which is followed. A link in a sticky directory that all may write to
  *     (/tmp) must be the caller's or the directory owner's (else IO), as with fs.protected_symlinks.
  * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
@@ -92,9 +94,9 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
                                                   const shard_save_options *options);
 
 /* Sets *done to whether the save is complete on all ranks, so that shard_async_save_finish does not wait. When all ranks have
- * written their values, a poll lets the first rank's thread complete the file, and a later one finds it complete. Without polls
- * shard_async_save_finish does both. Errors: those of the save, which shard_async_save_finish then returns again. One small
- * exchange. Collective over the world, unless the save is .local. As Future.done. */
+ * written their values, a poll combines their checksums and lets the first rank's thread complete the file, and a later one finds
+ * it complete. Without polls shard_async_save_finish does both. Errors: those of the save, which shard_async_save_finish then
+ * returns again. The other polls are one small exchange. Collective over the world, unless the save is .local. As Future.done. */
 SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
@@ -242,8 +244,8 @@ typedef struct shard_relocate_options {
 
 /*
  * The reverse of shard_collect_state_dict: a list with the local shard of each tensor of `like`, taken from the whole
- * tensor in `whole`. It is placed as like's tensor and has whole's dtype; tensors that are not split are referenced,
- * not copied. Other names of whole are ignored. State of parameters that were never stepped may be missing, as it is in files.
+ * tensor in `whole`. It is placed as like's tensor, has whole's dtype and is on the device of whole's tensor, with .root on
+ * that of like's; tensors that are not split are referenced, not copied, where whole's are read. Other names of whole are ignored. State of parameters that were never stepped may be missing, as it is in files.
  * Errors: ARGUMENT, a missing name; SHAPE, another shape, or a tensor
  * in whole that is not whole. The caller destroys the list. As torchshard.relocate_state_dict.
  * By default every rank has the whole tensors, and the call is not collective. With .root only the root's whole is

@@ -23,7 +23,8 @@
 #define BOUNCE ((int64_t)4 << 20)
 /* Smaller transfers go through the page cache. */
 #define DIRECT_LEAST ((int64_t)256 << 10)
-/* The alignment of memory for direct transfers: no disk has larger sectors. */
+/* The alignment of memory for direct transfers: that of most disks' sectors. Of disks with larger ones a transfer from memory that
+ * is not aligned to them fails with EINVAL, and goes through the page cache. */
 #define MEMORY_UNIT 512
 /* After so many interruptions room on the disk is not reserved any more: on tmpfs each undoes what it has reserved so far. */
 #define RESERVE_MOST 10
