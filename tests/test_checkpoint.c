@@ -393,12 +393,6 @@ static void *far_allocate(shard_device *device, size_t bytes)
     return to_far(shard_cpu()->ops->allocate(shard_cpu(), bytes));
 }
 
-static void far_release(shard_device *device, void *memory, size_t bytes)
-{
-    (void)device;
-    shard_cpu()->ops->release(shard_cpu(), from_far(memory), bytes);
-}
-
 static shard_status far_in(shard_device *device, void *to, const void *from, size_t bytes)
 {
     (void)device;
@@ -409,6 +403,77 @@ static shard_status far_out(shard_device *device, void *to, const void *from, si
 {
     (void)device;
     return shard_cpu()->ops->copy_out(shard_cpu(), (void *)near(to), from_far(from), bytes);
+}
+
+/* Copies that are made when something waits for them. */
+static struct far_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} far_copies[4];
+static int64_t far_begun, far_ended;
+
+static void end_copies(int64_t until)
+{
+    for (; far_ended < until; far_ended++) {
+        struct far_copy *copy = &far_copies[far_ended % 4];
+        check_ok(far_out(NULL, copy->to, copy->from, copy->bytes));
+    }
+}
+
+static shard_status far_out_async(shard_device *device, void *to, const void *from, size_t bytes)
+{
+    (void)device;
+    ck_assert_int_lt(far_begun - far_ended, 4);
+    for (int64_t i = far_ended; i < far_begun; i++)
+        ck_assert_msg(far_copies[i % 4].to != to, "memory is written to by two copies at a time");
+    far_copies[far_begun++ % 4] = (struct far_copy){to, from, bytes};
+    return SHARD_OK;
+}
+
+static void *far_allocate_host(shard_device *device, size_t bytes)
+{
+    (void)device;
+    return shard_cpu()->ops->allocate_host(shard_cpu(), bytes);
+}
+
+static void far_release_host(shard_device *device, void *memory, size_t bytes)
+{
+    (void)device;
+    shard_cpu()->ops->release_host(shard_cpu(), memory, bytes);
+}
+
+static void *far_event_create(shard_device *device)
+{
+    (void)device;
+    return calloc(1, sizeof(int64_t));
+}
+
+static void far_event_destroy(shard_device *device, void *event)
+{
+    (void)device;
+    free(event);
+}
+
+static shard_status far_event_record(shard_device *device, void *event)
+{
+    (void)device;
+    *(int64_t *)event = far_begun;
+    return SHARD_OK;
+}
+
+static shard_status far_event_synchronize(shard_device *device, void *event)
+{
+    (void)device;
+    end_copies(*(int64_t *)event);
+    return SHARD_OK;
+}
+
+static void far_release(shard_device *device, void *memory, size_t bytes)
+{
+    (void)device;
+    end_copies(far_begun);
+    shard_cpu()->ops->release(shard_cpu(), from_far(memory), bytes);
 }
 
 static shard_status far_rows(shard_device *device, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
@@ -428,6 +493,13 @@ static shard_device *far_device(void)
     operations.release = far_release;
     operations.copy_in = far_in;
     operations.copy_out = far_out;
+    operations.allocate_host = far_allocate_host;
+    operations.release_host = far_release_host;
+    operations.copy_out_async = far_out_async;
+    operations.event_create = far_event_create;
+    operations.event_destroy = far_event_destroy;
+    operations.event_record = far_event_record;
+    operations.event_synchronize = far_event_synchronize;
     operations.copy_rows = far_rows;
     device.memory = shard_cpu()->memory;
     return &device;
@@ -446,7 +518,11 @@ static void far_away(shard_group *world, void *context)
             x->placement = like->placement;
             put(list, "x", x);
             set_elements(x, 5);
-            check_ok(shard_save(list, path, NULL));
+            if (i % 2)
+                check_ok(shard_async_save_finish(shard_save_async(list, path, NULL)));
+            else
+                check_ok(shard_save(list, path, NULL));
+            ck_assert_int_eq(far_begun, far_ended);
             shard_tensors *whole = shard_collect_state_dict(list, -1);
             ck_assert_msg(whole != NULL, "%s", shard_last_error());
             check_elements("collected", shard_tensors_at(whole, 0), 5);

@@ -7,7 +7,7 @@
 
 #include "tensor/tensor.h"
 
-/* Bytes of a block for staging. A rank has at most three such buffers and a file's aligned one. */
+/* Bytes of a block for staging. A rank has at most five such buffers and a file's aligned one. */
 #define SHARD_BLOCK_BYTES ((int64_t)8 << 20)
 /* Rows of a local shard of at least this many bytes are read and written one by one. */
 #define SHARD_WIDE_BYTES ((int64_t)256 << 10)

@@ -44,17 +44,68 @@ static shard_status write_data(shard_saving *s, int64_t index, const void *value
     return SHARD_OK;
 }
 
-/* Count elements in the memory of another device, from `element` on, are elements `to` of the whole. */
-static shard_status copy_run(shard_saving *s, int64_t index, int64_t element, int64_t count, int64_t to)
+/* ---- another device ---- */
+
+/* Writes what is in the block when its copy has ended. */
+static shard_status end_copy(shard_saving *s, struct shard_staged *block)
+{
+    int64_t bytes = block->bytes;
+    block->bytes = 0;
+    if (bytes == 0)
+        return SHARD_OK;
+    SHARD_TRY(s->staging.device->ops->event_synchronize(s->staging.device, block->event));
+    return write_data(s, block->index, block->memory, bytes, block->begin);
+}
+
+static void end_staging(shard_saving *s)
+{
+    shard_staging *staging = &s->staging;
+    shard_device *device = staging->device;
+    for (int i = 0; i < 2 && shard_last_status() == SHARD_OK; i++)
+        end_copy(s, &staging->block[staging->next ^ i]);
+    if (device && shard_last_status() != SHARD_OK)
+        device->ops->synchronize(device); /* a copy may be on its way */
+    for (int i = 0; i < 2 && device; i++) {
+        device->ops->event_destroy(device, staging->block[i].event);
+        if (staging->block[i].memory)
+            device->ops->release_host(device, staging->block[i].memory, SHARD_BLOCK_BYTES);
+    }
+    *staging = (shard_staging){0};
+}
+
+static shard_status start_staging(shard_saving *s, shard_device *device)
+{
+    if (s->staging.device == device)
+        return shard_last_status();
+    end_staging(s);
+    s->staging.device = device;
+    for (int i = 0; i < 2 && shard_last_status() == SHARD_OK; i++) {
+        s->staging.block[i].event = device->ops->event_create(device);
+        s->staging.block[i].memory = device->ops->allocate_host(device, SHARD_BLOCK_BYTES);
+    }
+    return shard_last_status();
+}
+
+/* As write_run, of the memory of another device. The values may be written later, by end_staging at the latest; those of one
+ * device are written in the order of the calls. */
+static shard_status stage_run(shard_saving *s, int64_t index, int64_t element, int64_t count, int64_t to)
 {
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
-    int64_t size = (int64_t)shard_dtype_size(tensor->dtype);
-    for (int64_t at = 0; at < count;) {
-        int64_t bytes = (count - at) * size;
-        void *room = add_to_snapshot(s, index, (to + at) * size, &bytes);
-        if (!room || !shard_values_read(tensor, element + at, bytes / size, room))
-            return shard_last_status();
-        at += bytes / size;
+    shard_device *device = shard_device_of(tensor);
+    int64_t size = (int64_t)shard_dtype_size(tensor->dtype), most = SHARD_BLOCK_BYTES / size;
+    const char *values = shard_tensor_values(tensor);
+    if (!values || start_staging(s, device) != SHARD_OK)
+        return shard_last_status();
+    for (int64_t at = 0, number; at < count; at += number) {
+        struct shard_staged *block = &s->staging.block[s->staging.next];
+        number = shard_min(count - at, most);
+        SHARD_TRY(end_copy(s, block));
+        SHARD_TRY(device->ops->copy_out_async(device, block->memory, values + (element + at) * size, (size_t)(number * size)));
+        SHARD_TRY(device->ops->event_record(device, block->event));
+        block->index = index;
+        block->begin = (to + at) * size;
+        block->bytes = number * size;
+        s->staging.next ^= 1;
     }
     return SHARD_OK;
 }
@@ -64,19 +115,12 @@ static shard_status write_run(shard_saving *s, int64_t index, int64_t element, i
 {
     shard_tensor *tensor = shard_tensors_at(s->tensors, index);
     int64_t size = (int64_t)shard_dtype_size(tensor->dtype);
-    bool host = shard_is_host_memory(tensor);
-    if (!host && s->snapshot)
-        return copy_run(s, index, element, count, to);
-    int64_t most = host ? count : SHARD_BLOCK_BYTES / size;
-    void *block = host ? NULL : shard_block_allocate();
-    for (int64_t at = 0; at < count && shard_last_status() == SHARD_OK; at += most) {
-        int64_t number = shard_min(count - at, most);
-        const void *values = shard_values_read(tensor, element + at, number, block);
-        if (values)
-            write_data(s, index, values, number * size, (to + at) * size);
-    }
-    shard_block_free(block);
-    return shard_last_status();
+    if (count == 0)
+        return SHARD_OK;
+    if (!shard_is_host_memory(tensor))
+        return stage_run(s, index, element, count, to);
+    const char *values = shard_tensor_values(tensor);
+    return values ? write_data(s, index, values + element * size, count * size, to * size) : shard_last_status();
 }
 
 /* ---- tensors ---- */
@@ -198,6 +242,7 @@ shard_status shard_saving_take(shard_saving *s)
         else
             write_replicated(s, i);
     }
+    end_staging(s);
     shard_tensors_destroy(s->tensors);
     s->tensors = NULL;
     return shard_last_status();

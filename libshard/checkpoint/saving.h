@@ -16,12 +16,23 @@
 
 #include <shard/checkpoint.h>
 
+/* Values on their way from another device to host memory, in two blocks: one is copied while the other is written. */
+typedef struct shard_staging {
+    shard_device *device; /* NULL: there are no blocks */
+    struct shard_staged {
+        void *memory, *event;        /* the copy has ended */
+        int64_t index, begin, bytes; /* where the values belong in the file; 0 bytes: nothing is on its way */
+    } block[2];
+    int next; /* of the blocks: it has what was copied first */
+} shard_staging;
+
 typedef struct shard_saving {
     const char *function;           /* the public one, for messages */
     shard_group *world;             /* the ranks that save; NULL: this rank alone */
     shard_tensors *tensors;         /* those that this rank keeps; released when their values are taken */
     const shard_metadata *metadata; /* the caller's, until shard_saving_end; NULL: none */
     const char *folder;             /* of the file, until shard_saving_begin returns: made if it is not there; NULL: it must be */
+    shard_staging staging;          /* while values are taken */
     shard_snapshot *snapshot;       /* takes the values; NULL: they go to the file */
     int64_t count;
     shard_entry *entries; /* [count], with names of their own */
