@@ -101,9 +101,9 @@ SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *sav
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
  * with the old file at path unless only its directory could not be synced; MISMATCH, other saves on some ranks. An error that
- * ranks have before, such as a loss that is not finite, becomes the error of all, unless a poll has found the save complete, and is returned. The save is completed all the
- * same: its values are from before the error. But after MISMATCH, and where a rank has died or does not come, the save is given
- * up, unless a poll has already let it become the new file.
+ * ranks have before, such as a loss that is not finite, becomes the error of all, unless a poll has found the save complete, and
+ * is returned. The save is completed all the same: its values are from before the error. But after MISMATCH, and where a rank has
+ * died or does not come, the save is given up, unless a poll has already let it become the new file.
  * shard_finalize destroys saves that are not finished. Collective over the world, also after an error that all ranks have, unless
  * the save is .local. As Future.result. */
 SHARD_API SHARD_CHECKED shard_status shard_async_save_finish(shard_async_save *save);
