@@ -322,13 +322,15 @@ static bool has_all_answers(void)
     return all || mpi.peers[mpi.rank].given_up[0];
 }
 
-/* The text that another rank sent about this rank or an absent one; NULL: none. */
+/* The text that another rank sent about this rank, an absent one, or one that this rank waits for, whose answers may be those of
+ * ranks that have failed since; NULL: none. */
 static const char *find_given_up(const bool *absent)
 {
+    const mpi_answer *own = mpi.peers[mpi.rank].received;
     if (mpi.peers[mpi.rank].given_up[0])
         return mpi.peers[mpi.rank].given_up;
     for (int rank = 0; rank < mpi.size; rank++)
-        if (absent[rank] && mpi.peers[rank].given_up[0])
+        if ((absent[rank] || is_marked(own->members, rank)) && mpi.peers[rank].given_up[0])
             return mpi.peers[rank].given_up;
     return NULL;
 }
