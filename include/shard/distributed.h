@@ -30,10 +30,10 @@ typedef struct shard_init_options {
 
 /* Joins ranks that any launcher started, in place of shard_init: the caller's exchange (over torch's store, sockets, files)
  * connects them. Ranks that can share memory do, and the exchange is called a few times in this function alone. For
- * ranks on several hosts, and those of other users or namespaces on one, every collective of host memory goes through the exchange,
- * until shard_finalize, also those of groups; an MPI is faster. Data in GPU memory goes through NCCL where that connects the
- * GPUs. An exchange sends no abort notice (docs/errors.md): a failed rank is found when the exchange fails, or at the deadline.
- * SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
+ * ranks on several hosts, and those of other users or namespaces on one, every collective of host memory goes through the
+ * exchange, until shard_finalize, also those of groups; an MPI is faster. Data in GPU memory goes through NCCL where that
+ * connects the GPUs. An exchange sends no abort notice (docs/errors.md): a failed rank is found when the exchange fails, or at
+ * the deadline. SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
  *
  * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,

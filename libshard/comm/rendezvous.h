@@ -32,10 +32,10 @@ shard_exchange_call *shard_exchange_call_create(const shard_rendezvous *rendezvo
 void shard_exchange_call_free(shard_exchange_call *call);
 
 /* *all [count][bytes], in the call's memory, = what each of its ranks sends: `own` bytes of send here, and bytes behind them that
- * are not to be read. `doing` is for texts. PEER if the exchange fails, TIMEOUT if it does not return within so many seconds: then
- * *call is NULL. */
-shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, shard_exchange_call **call, const char *doing, double seconds,
-                                       const void *send, size_t own, size_t bytes, const char **all);
+ * are not to be read. `doing` is for texts. PEER if the exchange fails, TIMEOUT if it does not return within so many seconds:
+ * then *call is NULL. */
+shard_status shard_rendezvous_exchange(shard_rendezvous *rendezvous, shard_exchange_call **call, const char *doing,
+                                       double seconds, const void *send, size_t own, size_t bytes, const char **all);
 
 /* receive [size][bytes] = send [bytes] of all ranks, before there are groups. */
 shard_status shard_rendezvous_exchange_all(shard_rendezvous *rendezvous, const void *send, void *receive, size_t bytes);
