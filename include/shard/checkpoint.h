@@ -3,9 +3,9 @@
  * memory.
  *
  * Saving and loading never need a whole split tensor on any rank: each rank writes its local shards into the one
- * file, and reads only its local shards (of columns below 256 KiB whole rows). The file does not depend on the number of ranks. It loads a torchvision
- * state dict of Python's safetensors package, and that package loads its files. A file of torch.save is converted in
- * Python:
+ * file, and reads only its local shards (of columns below 256 KiB whole rows). The file does not depend on the number of
+ * ranks. It loads a torchvision state dict of Python's safetensors package, and that package loads its files. A file of
+ * torch.save is converted in Python:
  *     state = torch.load("old.pth", map_location="cpu") (of a checkpoint: ["state_dict"])
  *     safetensors.torch.save_file(state, "new.safetensors")
  */
@@ -245,7 +245,8 @@ typedef struct shard_relocate_options {
 /*
  * The reverse of shard_collect_state_dict: a list with the local shard of each tensor of `like`, taken from the whole
  * tensor in `whole`. It is placed as like's tensor, has whole's dtype and is on the device of whole's tensor, with .root on
- * that of like's; tensors that are not split are referenced, not copied, where whole's are read. Other names of whole are ignored. State of parameters that were never stepped may be missing, as it is in files.
+ * that of like's; tensors that are not split are referenced, not copied, where whole's are read. Other names of whole
+ * are ignored. State of parameters that were never stepped may be missing, as it is in files.
  * Errors: ARGUMENT, a missing name; SHAPE, another shape, or a tensor
  * in whole that is not whole. The caller destroys the list. As torchshard.relocate_state_dict.
  * By default every rank has the whole tensors, and the call is not collective. With .root only the root's whole is
