@@ -23,8 +23,8 @@
 #define BOUNCE ((int64_t)4 << 20)
 /* Smaller transfers go through the page cache. */
 #define DIRECT_LEAST ((int64_t)256 << 10)
-/* The alignment of memory for direct transfers: that of most disks' sectors. Of disks with larger ones a transfer from memory that
- * is not aligned to them fails with EINVAL, and goes through the page cache. */
+/* The alignment of memory for direct transfers: that of most disks' sectors. Of disks with larger ones a transfer from memory
+ * that is not aligned to them fails with EINVAL, and goes through the page cache. */
 #define MEMORY_UNIT 512
 /* After so many interruptions room on the disk is not reserved any more: on tmpfs each undoes what it has reserved so far. */
 #define RESERVE_MOST 10
@@ -183,11 +183,12 @@ shard_status shard_file_create(shard_file *file, const char *path, mode_t mode, 
     if (folder)
         SHARD_TRY(shard_file_make_directory(folder));
     int descriptor = open_with(path, O_WRONLY | O_CREAT | O_EXCL, mode);
-    *again = descriptor < 0 && (errno == EEXIST || (folder && errno == ENOENT));
-    if (*again)
-        return SHARD_OK;
-    if (descriptor < 0)
-        return fail("create", path);
+    if (descriptor < 0) {
+        int error = errno;
+        *again = error == EEXIST || (error == ENOENT && folder && access(folder, F_OK) != 0);
+        errno = error;
+        return *again ? SHARD_OK : fail("create", path);
+    }
     lock(descriptor, LOCK_SH);
     *again = !is_at(path, descriptor);
     if (*again) {

@@ -307,7 +307,8 @@ static bool set_error_aside(const shard_async_save *save, shard_aside_error *asi
 static void log_failure(const shard_async_save *save, const shard_aside_error *aside)
 {
     if (save->phase == FAILED && save->error.serial != aside->kept.serial && shard_group_rank(save->saving.world) == 0)
-        shard_log_message(SHARD_LOG_WARN, "%s was not saved: %s", save->saving.new.target, save->error.text);
+        shard_log_message(SHARD_LOG_WARN, "%s%s: %s", save->saving.new.target, save->saving.new.replaced ? "" : " was not saved",
+                          save->error.text);
 }
 
 shard_status shard_async_save_finish(shard_async_save *save)

@@ -105,7 +105,11 @@ const command_option training_file_rows[] = {
      "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
      "optimizer); made if it is not there. Without --resume it must have no checkpoint",
      "DIR", AT(output)},
-    {COMMAND_FLAG, "overwrite", "begin anew in an --output that has a checkpoint, and replace it", AT(overwrite)},
+    {COMMAND_FLAG, "overwrite",
+     "begin anew in an --output that has checkpoint.safetensors or best.safetensors, and replace them; folders of --keep stay, "
+     "and "
+     "are refused",
+     AT(overwrite)},
     {COMMAND_WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
     {COMMAND_WHOLE, "keep",
      "checkpoints that stay, the newest, as DIR/step-000120/checkpoint.safetensors; 0: one, DIR/checkpoint.safetensors", "N",

@@ -75,6 +75,7 @@ static shard_status count_blocks(trainer *run)
                            "%" PRId64 " tokens for validation are less than a block of %" PRId64 " and a target: take a smaller "
                            "--block-size or a longer text",
                            validation->count, size);
+    run->steps = training->blocks / batch;
     if (run->options->training.evaluate)
         return SHARD_OK;
     if (training->blocks < batch)
@@ -82,7 +83,6 @@ static shard_status count_blocks(trainer *run)
                            "%" PRId64 " tokens for training are %" PRId64 " blocks of %" PRId64
                            ", less than a --batch-size of %" PRId64,
                            training->count, training->blocks, size, batch);
-    run->steps = training->blocks / batch;
     return SHARD_OK;
 }
 
@@ -197,7 +197,7 @@ static void introduce(trainer *run)
     progress_say(&run->base.progress,
                  "%" PRId64 " tokens for training, %" PRId64 " for validation, of %" PRId64 " %s; %" PRId64 " blocks an epoch",
                  run->sets[TEXT_TRAIN].count, run->sets[TEXT_VAL].count, tokenizer_size(run->tokenizer),
-                 run->tokenizer->has_pairs ? "byte pairs" : "characters", run->steps * run->options->training.batch);
+                 run->tokenizer->has_pairs ? "byte pairs" : "characters", run->sets[TEXT_TRAIN].blocks);
     progress_say(&run->base.progress,
                  "%" PRId64 " layers, %" PRId64 " heads, %" PRId64 " features, blocks of %" PRId64 " tokens; %" PRId64
                  " parameters",
