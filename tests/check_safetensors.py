@@ -160,7 +160,7 @@ def main():
             path.unlink()
         if imagenet:
             train = [shardrun, "-n", "2", *imagenet, *"-a resnet18 --image-size 8 --synthetic 20 --num-classes 101 -b 10 -j 1 "
-                     "--steps 2 --enable-model-parallel --output".split(), directory]
+                     "--steps 2 --enable-model-parallel --overwrite --output".split(), directory]
             for options, saved_with in (("--stem small --val-interval 0", "checkpoint"), ("--val-interval 0", "checkpoint"),
                                         ("--val-interval 1 --epochs 1", "best")):
                 (pathlib.Path(directory) / "model.safetensors").unlink(missing_ok=True)

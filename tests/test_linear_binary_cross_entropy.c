@@ -160,7 +160,8 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static const struct {
     int64_t rows, in, classes, tile;
-} shapes[] = {{5, 3, 13, 0}, {4, 16, 3, 2}, {7, 33, 301, 64}, {70, 20, 100, 0}, {13, 130, 700, 48}, {1, 1, 1, 0}};
+} shapes[] = {{5, 3, 13, 0},      {4, 16, 3, 2},   {7, 33, 301, 64}, {70, 20, 100, 0},
+              {13, 130, 700, 48}, {3, 5, 9001, 0}, {1, 1, 1, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static void check_problem(problem *p, shard_group *group, double tolerance)
@@ -250,6 +251,29 @@ START_TEST(test_extremes)
             ck_assert_double_eq_tol(dx[0], (sigmoid - 1) + sigmoid, 1e-6);
             ck_assert_double_eq_tol(dx[1], -2 * sigmoid, 1e-6);
         }
+}
+END_TEST
+
+/* An infinite logit of a class that the row has costs nothing. */
+START_TEST(test_infinite)
+{
+    SHARD_SCOPE
+    {
+        static const int64_t ones[] = {0, 1, 0, 0};
+        double loss, dx[2];
+        shard_tensor *rows = leaf_of((double[]){1, -1}, SHARD_SHAPE(2, 1), SHARD_FLOAT32);
+        shard_tensor *weight = leaf_of((double[]){1, -1}, SHARD_SHAPE(2, 1), SHARD_FLOAT32);
+        shard_tensor *bias = leaf_of((double[]){INFINITY, 0}, SHARD_SHAPE(2), SHARD_FLOAT32);
+        shard_tensor *pairs = shard_from_host(ones, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64);
+        shard_tensor *result = shard_linear_binary_cross_entropy(rows, weight, bias, pairs, .reduction = SHARD_REDUCTION_SUM);
+        ck_assert_msg(result, "%s", shard_last_error());
+        read_values(result, &loss);
+        check_ok(shard_backward(result));
+        read_values(shard_grad(rows), dx);
+        ck_assert_double_eq_tol(loss, log1p(exp(-1)) + log1p(exp(1)), 1e-6);
+        ck_assert_double_eq_tol(dx[0], -1 / (1 + exp(1)), 1e-6);
+        ck_assert_double_eq_tol(dx[1], -1 / (1 + exp(-1)), 1e-6);
+    }
 }
 END_TEST
 
@@ -396,6 +420,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_composed_equals_plain, 0, SHAPES);
     add_ranks_test(tcase, test_equals_plain_on_ranks);
     tcase_add_test(tcase, test_extremes);
+    tcase_add_test(tcase, test_infinite);
     tcase_add_test(tcase, test_autocast);
     tcase_add_test(tcase, test_as_large_as_logits);
     tcase_add_test(tcase, test_gradient_only);

@@ -29,8 +29,8 @@ typedef struct shard_head {
     const void *bias;               /* [cols], or NULL */
     const int64_t *target;          /* [rows], labels */
     const void *class_weight;       /* [cols] of the wide type, or NULL */
-    /* Memory of shard_head_stash_bytes, or NULL: the forward keeps exponentials of the logits of some tiles in it, which the
-     * weight gradient of the same rows then does not compute again. */
+    /* Memory of shard_head_stash_bytes, or NULL: the forward keeps exponentials of the logits of some tiles in it, or a binary loss's
+     * derivatives, which the weight gradient of the same rows then does not compute again. */
     void *stash;
     size_t stash_bytes;
     /* SHARD_FLOAT32 or SHARD_FLOAT16; not read of bfloat16 features, capped logits and weighted binary losses, nor by a device
@@ -134,7 +134,7 @@ typedef struct shard_head_gradient {
 } shard_head_gradient;
 
 /* A device's fused sweeps; shard_device.head, NULL for a device that has none. The functions below call these where
- * they fit, else they are composed of the device's entries, and of its kernels for a tile's softmax (head_sweep.h). */
+ * they fit, else they are composed of the device's entries, and of its kernels for a tile's loss (head_sweep.h). */
 struct shard_head_ops {
     bool (*fits)(const shard_head *);
     size_t (*stash_bytes)(const shard_head *, size_t most);

@@ -61,7 +61,7 @@ static shard_status begin(chunks *c, shard_device *device, const shard_head *h, 
     int64_t bytes = device->head ? FUSED_CHUNK_BYTES : CHUNK_BYTES;
     int64_t wanted = bytes / (shard_max(h->in, 1) * (int64_t)shard_dtype_size(h->normalized ? c->wide : c->dtype));
     int64_t most = shard_head_tile ? 3 * shard_head_tile : shard_max(wanted, LEAST_CHUNK);
-    if (!device->head && !shard_head_tile && h->loss.cols > most) /* of one size, about */
+    if (!device->head && !shard_head_tile && h->loss.cols > most && most >= CHUNK_UNIT) /* of one size, about */
         most = shard_round_up(shard_divide_up(h->loss.cols, shard_divide_up(h->loss.cols, most)), CHUNK_UNIT);
     c->size = shard_min(most, h->loss.cols);
     if (!device->head && !shard_head_tile && c->size > SHARD_HEAD_ALIGNED)

@@ -41,7 +41,7 @@ typedef struct tile {
     const void *weight, *bias, *class_weight;
     void *narrow;           /* [rows, count] of dtype: factors in the sum, or derivatives by the logits */
     void *stash;            /* [rows, count] of dtype: the factors, kept by the forward; NULL: not kept */
-    float *stash_reference; /* [rows]: the exponents' subtrahends in these factors */
+    float *stash_reference; /* [rows]: the exponents' subtrahends in these factors; not of a binary loss */
 } tile;
 
 /* A tile's logits are s->logits [rows, count]; with a stash the gradient has none. */

@@ -75,7 +75,6 @@ static shard_status count_blocks(trainer *run)
                            "%" PRId64 " tokens for validation are less than a block of %" PRId64 " and a target: take a smaller "
                            "--block-size or a longer text",
                            validation->count, size);
-    run->steps = training->blocks / batch;
     if (run->options->training.evaluate)
         return SHARD_OK;
     if (training->blocks < batch)
@@ -83,6 +82,7 @@ static shard_status count_blocks(trainer *run)
                            "%" PRId64 " tokens for training are %" PRId64 " blocks of %" PRId64
                            ", less than a --batch-size of %" PRId64,
                            training->count, training->blocks, size, batch);
+    run->steps = training->blocks / batch;
     return SHARD_OK;
 }
 

@@ -8,8 +8,8 @@
  * - Sums are taken in an order that depends on the shapes alone: no float atomics.
  * - Indices of elements are 64-bit: a batch times a million classes passes 2^31.
  * - A sequence of entries can be captured in a graph (cuda_graph.c): all but those that wait, copy_in,
- *   copy_in_async, copy_out_async, wait_arrival, trim, use_stream and the events'. So a whole training step of one
- *   rank can: forward, loss, backward, the optimizer's step. Collectives are not entries, and hosts do preflight
+ *   copy_in_async, copy_out_async, wait_arrival, trim, use_stream, allocate_host, release_host and the events'. So a whole
+ *   training step of one rank can: forward, loss, backward, the optimizer's step. Collectives are not entries, and hosts do preflight
  *   checks before them. A step that was run before has made what CUDA's libraries make at their first use (handles,
  *   plans). A replay reads memory as it is then, but has the capture's other arguments. Values that change at each
  *   step (shard_step_factors, shard_draw) are therefore in memory.

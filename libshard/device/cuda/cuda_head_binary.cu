@@ -16,7 +16,7 @@ using namespace shard;
 
 enum { PIECE = SHARD_HEAD_PIECE, BLOCKS = 4 /* of a multiprocessor, at least */ };
 
-template <class U> struct Binary {
+template <class U> struct BinaryTile {
     int64_t rows, cols; /* of the tile */
     int64_t pieces, slots;
     int64_t col0, classes;
@@ -39,7 +39,7 @@ template <class U> struct Binary {
 /* Sets ones[i] for the pairs of a row in the `count` columns from `start` on; false, with `ones` undefined, if there are none.
  * Every thread of the block takes part. A pair may be any number, as its fault is noted by another call. */
 template <class U>
-static __device__ inline bool mark(const Binary<U> &b, int64_t row, int64_t start, int64_t count, uint8_t (&ones)[PIECE])
+static __device__ inline bool mark(const BinaryTile<U> &b, int64_t row, int64_t start, int64_t count, uint8_t (&ones)[PIECE])
 {
     __shared__ int64_t range[2];
     __syncthreads(); /* the last piece's readers are done */
@@ -61,7 +61,7 @@ static __device__ inline bool mark(const Binary<U> &b, int64_t row, int64_t star
 }
 
 /* LOSS: the sums of losses are wanted; SLOPE: the derivatives are. */
-template <class U, bool LOSS, bool SLOPE> static __global__ void __launch_bounds__(BLOCK, BLOCKS) binary_tile(Binary<U> b)
+template <class U, bool LOSS, bool SLOPE> static __global__ void __launch_bounds__(BLOCK, BLOCKS) binary_tile(BinaryTile<U> b)
 {
     __shared__ uint8_t ones[PIECE];
     for (int64_t index = blockIdx.x; index < b.rows * b.pieces; index += gridDim.x) {
@@ -72,7 +72,7 @@ template <class U, bool LOSS, bool SLOPE> static __global__ void __launch_bounds
         const float *class_weight = b.class_weight ? b.class_weight + start : NULL,
                     *positive = b.positive ? b.positive + start : NULL;
         float *wide = b.wide ? b.wide + at : NULL, factor = b.factor_of(row);
-        U *out = b.out + at;
+        U *out = b.out ? b.out + at : NULL;
         double sum = 0;
         /* Adds the loss of a logit, and returns its derivative. */
         auto measure = [&](int64_t i, float value, float *total) {
@@ -115,7 +115,7 @@ template <class U, bool LOSS, bool SLOPE> static __global__ void __launch_bounds
 }
 
 /* Derivatives of the forward, which have no factors, to those of the result. */
-template <class U> static __global__ void scale_tile(Binary<U> b, const U *kept)
+template <class U> static __global__ void scale_tile(BinaryTile<U> b, const U *kept)
 {
     int64_t n = b.rows * b.cols;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
@@ -138,10 +138,10 @@ static __global__ void add_parts(int64_t count, const double *parts, double *res
 
 /* ---- the table ---- */
 
-template <class U> static Binary<U> binary_of(const sweep *s, const tile *t, const double *scale, U *out)
+template <class U> static BinaryTile<U> binary_of(const sweep *s, const tile *t, const double *scale, U *out)
 {
     const shard_head *h = s->h;
-    Binary<U> b = {};
+    BinaryTile<U> b = {};
     b.rows = h->loss.rows;
     b.cols = t->count;
     b.pieces = divide_up(t->count, PIECE);
@@ -181,7 +181,7 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
         return SHARD_OK;
     return by_narrow(s->h->dtype, [&](auto u) {
         using U = decltype(u);
-        Binary<U> b = binary_of<U>(s, t, NULL, slope ? (U *)t->narrow : NULL);
+        BinaryTile<U> b = binary_of<U>(s, t, NULL, slope ? (U *)t->narrow : NULL);
         b.wide = NULL;
         b.row_weight = s->h->row_weight;
         auto kernel = !slope ? binary_tile<U, true, false> : loss ? binary_tile<U, true, true> : binary_tile<U, false, true>;
@@ -199,7 +199,7 @@ static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *row
 {
     return by_narrow(s->h->dtype, [&](auto u) {
         using U = decltype(u);
-        const Binary<U> b = binary_of<U>(s, t, rows->scale, (U *)t->narrow);
+        const BinaryTile<U> b = binary_of<U>(s, t, rows->scale, (U *)t->narrow);
         if (t->stash)
             return launch(s->device, scale_tile<U>, blocks_for(s->device, b.rows * b.cols, 8 * BLOCK), BLOCK, b,
                           (const U *)t->stash);

@@ -10,12 +10,13 @@
 enum { BLOCKS = 32, BLOCK_BYTES = SHARD_CUDA_STAGED / BLOCKS };
 
 struct shard_cuda_staging {
+    pthread_mutex_t lock;
     char *memory;               /* BLOCKS of BLOCK_BYTES */
     cudaEvent_t copied[BLOCKS]; /* in the stream that the block was copied in last */
     uint64_t used;              /* blocks since the beginning: the oldest one is the next */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static void destroy(struct shard_cuda_staging *ring)
 {
@@ -36,7 +37,7 @@ static struct shard_cuda_staging *ring_of(shard_cuda *cuda)
     bool made = ring && cudaHostAlloc((void **)&ring->memory, SHARD_CUDA_STAGED, cudaHostAllocPortable) == cudaSuccess;
     for (int i = 0; i < BLOCKS && made; i++)
         made = cudaEventCreateWithFlags(&ring->copied[i], cudaEventDisableTiming) == cudaSuccess;
-    if (made)
+    if (made && pthread_mutex_init(&ring->lock, NULL) == 0)
         return cuda->staging = ring;
     cudaGetLastError();
     if (ring)
@@ -53,7 +54,11 @@ static shard_status copy(const shard_cuda *cuda, struct shard_cuda_staging *ring
         SHARD_TRY(shard_cuda_wait_event(cuda, ring->copied[block]));
         memcpy(staged, from + at, some);
         SHARD_CUDA_TRY(cudaMemcpyAsync(to + at, staged, some, cudaMemcpyHostToDevice, cuda->stream));
-        SHARD_CUDA_TRY(cudaEventRecord(ring->copied[block], cuda->stream));
+        shard_status status = SHARD_CUDA(cudaEventRecord(ring->copied[block], cuda->stream));
+        if (status != SHARD_OK) { /* the block is free when the stream is done */
+            cudaStreamSynchronize(cuda->stream);
+            return status;
+        }
         ring->used++;
     }
     return SHARD_OK;
@@ -65,10 +70,14 @@ shard_status shard_cuda_stage_in(shard_device *device, void *to, const void *fro
     *staged = false;
     if (bytes > SHARD_CUDA_STAGED)
         return SHARD_OK;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&making);
     struct shard_cuda_staging *ring = ring_of(cuda);
+    pthread_mutex_unlock(&making);
     *staged = ring != NULL;
-    shard_status status = ring ? copy(cuda, ring, to, from_host, bytes) : SHARD_OK;
-    pthread_mutex_unlock(&lock);
+    if (!ring)
+        return SHARD_OK;
+    pthread_mutex_lock(&ring->lock);
+    shard_status status = copy(cuda, ring, to, from_host, bytes);
+    pthread_mutex_unlock(&ring->lock);
     return status;
 }
