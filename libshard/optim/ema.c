@@ -125,7 +125,7 @@ static void count_update(void *context, void *values, int count)
     (void)values;
     *(int64_t *)shard_tensor_memory_to_write(ema->updates) += count;
     for (int64_t i = 0; i < ema->count; i++)
-        if (!shard_tensor_is_idle(ema->averages[i].value))
+        if (ema->averages[i].value && !shard_tensor_is_idle(ema->averages[i].value))
             shard_tensor_count_write(ema->averages[i].value);
 }
 

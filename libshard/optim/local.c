@@ -23,8 +23,7 @@ static int in_order(const void *a, const void *b)
     return keys[key];
 }
 
-/* If a range was moved, or a slot added, since it was done. */
-static shard_status put_in_order(shard_optimizer *optimizer)
+shard_status shard_optimizer_put_in_order(shard_optimizer *optimizer)
 {
     int64_t count = optimizer->count;
     bool same = optimizer->ordered == count;
@@ -121,7 +120,7 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
         shard_engine_unref(slot->engine);
         slot->engine = shard_engine_ref(shard_engine_of(slot->parameter));
     }
-    SHARD_TRY(put_in_order(optimizer));
+    SHARD_TRY(shard_optimizer_put_in_order(optimizer));
     if (any)
         SHARD_TRY(shard_optimizer_make_state(optimizer, true));
     for (int64_t i = 0; i < optimizer->count; i++)
@@ -138,7 +137,7 @@ shard_status shard_optimizer_follow(shard_optimizer *optimizer)
         changed += new_range(&optimizer->slots[i], &start) != NULL;
     }
     if (changed == 0)
-        return put_in_order(optimizer);
+        return shard_optimizer_put_in_order(optimizer);
     shard_local_range *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = whole ? take_ranges(optimizer, whole) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && whole; i++) {

@@ -165,7 +165,7 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, co
     }
     if (status != SHARD_OK) {
         remove_behind(optimizer, groups, slots, first);
-        shard_optimizer_follow(optimizer); /* a backward may step by their order before shard_step */
+        shard_optimizer_put_in_order(optimizer); /* a backward may step by it before shard_step */
     }
     return status;
 }

@@ -199,6 +199,9 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
 
 /* ---- local.c ---- */
 
+/* Puts the slots in order if a range was moved, or a slot added or removed, since it was done. */
+shard_status shard_optimizer_put_in_order(shard_optimizer *optimizer);
+
 /* Sets the slots' local ranges to those of the parameters' engines, which may be new or changed, moves the state, and puts the
  * slots in order. */
 shard_status shard_optimizer_follow(shard_optimizer *optimizer);
