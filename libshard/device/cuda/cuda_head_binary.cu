@@ -126,16 +126,6 @@ template <class U> static __global__ void scale_tile(BinaryTile<U> b, const U *k
     }
 }
 
-static __global__ void add_parts(int64_t count, const double *parts, double *result)
-{
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < count; i += BLOCK)
-        sum += parts[i];
-    sum = block_reduce<BLOCK, Sum>(sum);
-    if (threadIdx.x == 0)
-        *result = sum;
-}
-
 /* ---- the table ---- */
 
 template <class U> static BinaryTile<U> binary_of(const sweep *s, const tile *t, const double *scale, U *out)
@@ -192,7 +182,8 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
 static shard_status end(sweep *s, double *stats, void *sum)
 {
     (void)sum;
-    return launch(s->device, add_parts, 1, BLOCK, s->h->loss.rows * divide_up(s->tile, PIECE), s->parts, stats);
+    return shard_cuda_sum_rows(s->device, s->h->loss.rows * divide_up(s->tile, PIECE), 1, 0, s->parts, SHARD_FLOAT64, false,
+                               stats, SHARD_FLOAT64);
 }
 
 static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *rows)
