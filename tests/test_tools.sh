@@ -62,6 +62,15 @@ script tools/setup ''
 expect "a check that does not build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check --quick
 expect "in the last line" 0 "^0 passed, 1 failed, 0 skipped\$" sh -c 'tools/check --quick | tail -n 1'
 
+# tools/bundle removes no other files. It comes as far as apt-get.
+cp "$source/tools/bundle" tools
+script bin/apt-cache 'echo pkgconf'
+script bin/apt-get 'echo "apt-get: offline" >&2; exit 1'
+mkdir -p bundle/python empty
+touch bundle/python/meson.py
+expect "a bundle in a folder of other files" 2 "^tools/bundle: $project has other files than a bundle's" tools/bundle .
+for folder in bundle empty missing; do expect "a bundle in $folder" 1 "^apt-get: offline" tools/bundle $folder; done
+
 # shard-bench head: the ranks' steps, their phases and the machine's limits, in a file.
 script bench "SHARD_BUILD='$build' '$source/tools/shardrun' -n 2 '$source/tools/shard-bench' head --features 24 --batch 8 --steps 3 \"\$@\""
 # The numbers of the file agree, and the ratio and the other head are there if asked for.
