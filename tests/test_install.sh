@@ -39,6 +39,13 @@ shard-checkpoint: cannot read /dev/null: it is not a regular file" ]
 # So does shard-search.
 search=$(find "$root" -path '*/bin/shard-search')
 "$search" --help | grep -q '^Usage: shard-search CHECKPOINT'
+# Programs find the library from their own folder.
+for program in "${search%/*}"/*; do
+    (
+        unset LD_LIBRARY_PATH
+        "$program" --help
+    ) | grep -q "^Usage: ${program##*/} " || { echo "${program##*/} --help fails"; exit 1; }
+done
 # It looks for plugins in the folder of those that are installed: a missing one's error ends with it.
 if [ -d "$libraries/libshard" ] && [ ! -e "$libraries/libshard/libshard-cuda.so" ]; then
     "$search" "$root/none" --device cuda >"$root/output" 2>&1 </dev/null && exit 1
