@@ -2,7 +2,7 @@
 # A small outside program builds against what `meson install` leaves, by pkg-config, and
 # runs under the installed launcher. Usage: test_install.sh MESON BUILD_ROOT CC [ARGUMENT...]
 set -eu
-meson=$1 build=$2
+meson=$1 build=$2 packages=${PKG_CONFIG_PATH-}
 shift 2
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
@@ -111,6 +111,16 @@ fi
     "$@" -std=c11 -D_GNU_SOURCE "$root/program.c" -o "$root/uninstalled" $(pkg-config --cflags --libs libshard)
     [ "$("$root/uninstalled")" = "0.1.0 0 of 1: 1" ]
 )
+# And as a subproject.
+mkdir -p "$root/outside/subprojects"
+ln -s "$(cd "$(dirname "$0")/.." && pwd)" "$root/outside/subprojects/libshard"
+cat >"$root/outside/meson.build" <<'END'
+project('outside', 'c')
+executable('program', '../program.c', dependencies: dependency('libshard', fallback: 'libshard',
+  default_options: ['tests=disabled', 'projects=disabled', 'cuda=disabled', 'mpi=disabled']))
+END
+PKG_CONFIG_SYSROOT_DIR='' PKG_CONFIG_PATH=$packages CC="$*" "$meson" setup --force-fallback-for=libshard "$root/outside/build" \
+    "$root/outside" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
 # What is visible is the public interface, as the map lists it; the version's own symbol aside.
 library=$(find "$root" -name 'libshard.so' | head -n 1)
 nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$root/exported"
