@@ -62,6 +62,17 @@ script tools/setup ''
 expect "a check that does not build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check --quick
 expect "in the last line" 0 "^0 passed, 1 failed, 0 skipped\$" sh -c 'tools/check --quick | tail -n 1'
 
+# And ends what it has started.
+mv tools/build tools/build.real
+script tools/build 'sleep 100 & echo $! >pid; exit 1'
+expect "a check with programs of its build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check
+mv tools/build.real tools/build
+# shellcheck disable=SC2016 # the shell's
+expect "which end with it" 0 "^ended" sh -c 'for _ in 1 2 3 4 5 6 7 8 9; do
+    grep -qs "^State:.[^XZ]" "/proc/$(cat pid)/status" || { echo ended && break; }
+    sleep 0.2
+done; kill "$(cat pid)" 2>/dev/null || true'
+
 # tools/bundle removes no other files. It comes as far as apt-get.
 cp "$source/tools/bundle" tools
 script bin/apt-cache 'echo pkgconf'
