@@ -118,6 +118,7 @@ for case in "float32 momentum fused softmax" "bfloat16 adamw fused softmax --rou
         ./bench --classes 300 --dtype "$dtype" --optimizer "$optimizer" --head "$head" --loss "$loss" "$@" --json head.json
     expect "numbers of head, $case" 0 "^numbers agree" python3 numbers.py "$head"
 done
+expect "a plan by its rates" 0 "ms, most of it backbone" "$source/tools/shard-plan" --bench head.json --line
 expect "turns" 0 "^  ratio of plain to fused [0-9]" ./bench --classes 300
 expect "no option" 2 "^bench_head: --dtype int8: not a value of it" env SHARD_BUILD="$build" "$source/tools/shard-bench" head --dtype int8
 expect "a sample of a plain head" "*" "^bench_head: --sample-rate without --head fused" ./bench --sample-rate 0.5
