@@ -132,7 +132,14 @@ expect "bench_checkpoint, no folder" 2 "^usage: bench_checkpoint" "$build/tools/
 # Help alone.
 expect "quickstart --help" 0 "^The whole way on this machine" "$source/tools/quickstart" --help
 expect "quickstart with a word" 1 "^The whole way on this machine" "$source/tools/quickstart" word
-expect "shard-bench --help" 0 "^tools/shard-bench .backbone " "$source/tools/shard-bench" --help
+cp "$source/tools/shard-bench" tools
+script tools/build 'echo it builds'
+for words in --help "head --help" "head --steps 1 -h"; do
+    # shellcheck disable=SC2086 # words
+    expect "shard-bench $words" 0 "^tools/shard-bench .backbone " tools/shard-bench $words
+done
+expect "shard-bench of another name builds nothing" 1 "^0\$" sh -c 'tools/shard-bench comm cpu 2>&1 | grep -c builds'
+expect "and says its names" 2 "^tools/shard-bench .backbone " tools/shard-bench comm cpu
 
 expect "head, not built" 2 "bench_head is not there; build it: tools/build release" env SHARD_BUILD="$project" "$source/tools/shard-bench" head --steps 1
 
