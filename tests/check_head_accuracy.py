@@ -36,6 +36,12 @@ def main():
         assert subprocess.run([*command[:-3], "/nowhere", *command[-2:]], **run).stdout == first.stdout
         other = subprocess.run([*command, "--seed", "2"], **run)
         assert other.returncode and "other settings" in other.stderr, other.stderr
+        with open(keep, "w", encoding="utf-8") as file:
+            file.write("[]")
+        other = subprocess.run(command, **run)
+        assert other.returncode == 1 and "is not what head-accuracy has kept" in other.stderr, other.stderr
+        nowhere = subprocess.run([*command[:-3], "/nowhere"], **run)
+        assert nowhere.returncode == 1 and "head-accuracy: /nowhere/tools/shardrun: No such file" in nowhere.stderr, nowhere.stderr
         none = subprocess.run([sys.executable, tool], **run)
         assert none.returncode == 2 and "IMAGES or --synthetic" in none.stderr, none.stderr
 

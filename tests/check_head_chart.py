@@ -29,6 +29,11 @@ def write_program(path, text):
     path.chmod(0o755)
 
 
+def refuse(command, wrong):
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    assert done.returncode and wrong in done.stderr and "Traceback" not in done.stderr, done
+
+
 def main():
     chart = sys.argv[1]
     with tempfile.TemporaryDirectory() as name:
@@ -51,8 +56,16 @@ def main():
         assert len(titles) == 2 * 9, titles
         assert "fused float32, 100,000 classes: 195.3" in titles and "TorchShard float32, 100,000 classes: 1,500" in titles, titles
         assert "does not fit into the measuring machine" in picture.read_text()
-        other = subprocess.run([*command, "1000", "--features", "64"], check=False, stderr=subprocess.PIPE, text=True)
-        assert other.returncode and "take another file" in other.stderr, other
+        refuse([*command, "1000", "--features", "64"], "take another file")
+        refuse([sys.executable, chart, folder / "none"], f"head-chart: {folder}/none: No such file")
+        for text in ("{", "[]", '{"1000 fused": 5}', '{"fused": {"rss_bytes": 1}}',
+                     '{"1 a": {"rss_bytes": 1, "step_seconds": {"median": 0}}}'):
+            kept.write_text(text)
+            refuse([sys.executable, chart, kept], f"{kept} has not the cells")
+        kept.write_text("{}")
+        refuse([sys.executable, chart, kept], f"{kept}: nothing was measured")
+        refuse([*command, "0"], "shard-plan --parameters 0")
+        refuse([*command[:5], folder / "none", "--classes", "1000"], f"head-chart: {folder}/none/tools/shardrun: No such file")
     print("a point for each cell")
 
 

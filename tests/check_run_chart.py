@@ -20,6 +20,11 @@ def write(path, lines):
     path.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
 
 
+def refuse(command, wrong):
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    assert done.returncode and wrong in done.stderr and "Traceback" not in done.stderr, done
+
+
 def main():
     chart = sys.argv[1]
     with tempfile.TemporaryDirectory() as name:
@@ -60,10 +65,12 @@ def main():
         titles = {title.text for title in root.iter(SVG + "title")}
         assert {"r: 1.125 after 5 minutes", "r: 80.25 after 5 minutes"} < titles, titles
         assert sorted(len(path.get("points").split()) for path in root.iter(SVG + "polyline")) == [2, 4], titles
-        (folder / "bad").write_text("{\n")
-        for runs, wrong in (([f"x={folder}/bad"], "bad:1: not a line of --metrics"), ([str(folder / "a")], "is not NAME=VALUE")):
-            done = subprocess.run([*command, *runs], check=False, stderr=subprocess.PIPE, text=True)
-            assert done.returncode and wrong in done.stderr, done
+        for text in ("{\n", "[]\n", '{"step": 1}\n', '{"step": 1, "memory_mib": {"peak": 1}}\n', "\0\n"):
+            (folder / "bad").write_text(text)
+            refuse([*command, f"x={folder}/bad"], "bad:1: not a line of --metrics")
+        refuse([*command, f"{folder}/a"], "is not NAME=VALUE")
+        refuse([*command, f"x={folder}/none"], f"run-chart: {folder}/none: No such file")
+        refuse([*command, f"a={folder}/a", "--output", folder], f"run-chart: {folder}: Is a directory")
     print("each run is drawn by its metrics")
 
 

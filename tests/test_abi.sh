@@ -11,6 +11,9 @@ if ! command -v abidiff >/dev/null || ! command -v abidw >/dev/null; then
     exit
 fi
 expect "libshard" 0 "^[0-9]+ functions, [0-9]+ of them recorded" "$check_abi" "$library"
+expect "no library" 1 "^tools/check-abi: abidw .*/none ended with [0-9]" "$check_abi" /none
+expect "no record" 1 "^tools/check-abi: /none: No such file" "$check_abi" "$library" /none
+expect "another record" 1 "^tools/check-abi: $library is not a record of check-abi --renew" "$check_abi" "$library" "$library"
 
 folder=$(mktemp -d)
 trap 'rm -rf "$output" "$folder"' EXIT

@@ -140,6 +140,7 @@ for words in --help "head --help" "head --steps 1 -h"; do
 done
 expect "shard-bench of another name builds nothing" 1 "^0\$" sh -c 'tools/shard-bench comm cpu 2>&1 | grep -c builds'
 expect "and says its names" 2 "^tools/shard-bench .backbone " tools/shard-bench comm cpu
+expect "analyze without a build" 1 "^analyze: /none/compile_commands.json: No such file" "$source/tools/analyze" /none
 
 expect "head, not built" 2 "bench_head is not there; build it: tools/build release" env SHARD_BUILD="$project" "$source/tools/shard-bench" head --steps 1
 
