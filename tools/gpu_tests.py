@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 
+import count_tests
 import gpu_report
 
 LIBC = ctypes.CDLL(None)
@@ -44,7 +45,6 @@ SANITIZED = ["product_step", "device_cross_entropy", "device_batch_norm", "devic
 SHARED_MEMORY = ["device_cross_entropy", "device_batch_norm", "device_check_index", "device_embedding", "device_layer_norm",
                  "device_lists", "device_normalize", "device_optimizer", "device_permute", "device_pieces", "device_rows",
                  "device_softmax", "device_sum_dim", "device_sum_rows", "device_top_k", "product_step"]
-CHECK = re.compile(r"^\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)", re.MULTILINE)
 NOTABLE = re.compile(r"^(?!.*:[FE]:).*(?:refuses a |NCCL WARN|go through |falls back).*", re.MULTILINE)
 
 
@@ -150,15 +150,9 @@ def end(process):
 
 def counted(code, text):
     """The result, and how many tests passed and failed; a program that ended badly has at least one that failed."""
-    sums = CHECK.findall(text)
-    total = sum(int(tests) for tests, _, _ in sums)
-    failed = sum(int(failures) + int(errors) for _, failures, errors in sums)
-    if code == SKIPPED:
-        return {"result": "skipped", "passed": 0, "failed": 0}
-    if code != 0:
-        failed = max(failed, 1)
-        total = max(total, failed)
-    return {"result": "passed" if code == 0 else "failed", "passed": total - failed, "failed": failed}
+    result = {0: "passed", SKIPPED: "skipped"}.get(code, "failed")
+    passed, failed, _ = count_tests.count({"passed": "OK", "skipped": "SKIP"}.get(result), text)
+    return {"result": result, "passed": passed, "failed": failed}
 
 
 def run_kernels(runner, stems):
