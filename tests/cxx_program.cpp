@@ -7,38 +7,34 @@
 
 namespace {
 
-shard_shape shape_of(int64_t rows, int64_t columns = 0)
-{
-    shard_shape shape{};
-    shape.ndim = columns > 0 ? 2 : 1;
-    shape.dim[0] = rows;
-    shape.dim[1] = columns;
-    return shape;
-}
-
 // One step; what it makes is freed with the scope.
 double train_step(shard_module *model, shard_optimizer *optimizer)
 {
     static const int64_t labels[] = {7, 432, 999, 0};
-    shard_scope scope{};
-    shard_scope_open(&scope);
-    shard_tensor_options integers = SHARD_TENSOR_OPTIONS_INIT;
-    integers.dtype = SHARD_INT64;
-    shard_manual_seed(7);
-    shard_tensor *x = shard_normal_with(shape_of(4, 20), 0.0, 1.0, nullptr);
-    shard_tensor *target = shard_from_host_with(labels, shape_of(4), &integers);
-    shard_cross_entropy_options options = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
-    options.label_smoothing = 0.1;
-    shard_tensor *rank = nullptr;
-    shard_tensor *loss = shard_cross_entropy_with(shard_forward(model, x), target, &options, &rank);
-    shard_backward(loss);
-    shard_clip_options clip = SHARD_CLIP_OPTIONS_INIT;
-    shard_clip_grad_norm_with(optimizer, 10.0, &clip, nullptr);
-    shard_step(optimizer);
-    double value = shard_item(loss);
-    if (shard_count_top_k(rank, 1000) != 4)
-        shard_error(SHARD_ERROR_INTERNAL, "every label is among 1000 classes");
-    shard_scope_close(&scope);
+    double value = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor_options integers = SHARD_TENSOR_OPTIONS_INIT;
+        integers.dtype = SHARD_INT64;
+        shard_manual_seed(7);
+        shard_tensor *x = shard_normal_with(shard_shape{2, {4, 20}}, 0.0, 1.0, nullptr);
+        shard_tensor *target = shard_from_host_with(labels, shard_shape{1, {4}}, &integers);
+        shard_cross_entropy_options options = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+        options.label_smoothing = 0.1;
+        shard_tensor *rank = nullptr;
+        shard_tensor *loss = shard_cross_entropy_with(shard_forward(model, x), target, &options, &rank);
+        shard_backward(loss);
+        shard_clip_options clip = SHARD_CLIP_OPTIONS_INIT;
+        shard_clip_grad_norm_with(optimizer, 10.0, &clip, nullptr);
+        shard_step(optimizer);
+        value = shard_item(loss);
+        if (shard_count_top_k(rank, 1000) != 4)
+            shard_error(SHARD_ERROR_INTERNAL, "every label is among 1000 classes");
+        shard_tensor *logits = nullptr;
+        SHARD_NO_GRAD SHARD_AUTOCAST(SHARD_BFLOAT16) logits = shard_forward(model, x);
+        if (shard_requires_grad(logits) || shard_tensor_dtype(logits) != SHARD_BFLOAT16)
+            shard_error(SHARD_ERROR_INTERNAL, "logits of %s", shard_dtype_name(shard_tensor_dtype(logits)));
+    }
     return value;
 }
 

@@ -48,8 +48,9 @@ typedef struct shard_grad_scaler_options {
 
 /* Makes a scaler, which the caller destroys. Options must be the same on all ranks. NULL with the error set
  * (ARGUMENT, a factor outside of its range). Not collective. */
-#define shard_grad_scaler_create(...) \
-    SHARD_GIVEN(shard_grad_scaler_create_with(&(shard_grad_scaler_options){SHARD_GRAD_SCALER_OPTIONS_VALUES, __VA_ARGS__}))
+#define shard_grad_scaler_create(...)                            \
+    SHARD_GIVEN(shard_grad_scaler_create_with(                   \
+        &(shard_grad_scaler_options)SHARD_FIELDS(shard_grad_scaler_options, SHARD_GRAD_SCALER_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_grad_scaler *shard_grad_scaler_create_with(const shard_grad_scaler_options *options);
 SHARD_API void shard_grad_scaler_destroy(shard_grad_scaler *scaler);
 

@@ -38,7 +38,8 @@
 #define SHARD_CHECKED
 #endif
 
-/* The functions have the names and calls of C in C++ too. The macros that take options are for C alone. */
+/* The functions have the names and calls of C in C++ too. The macros that take options, or
+ * arguments in any number, are for C alone. */
 #ifdef __cplusplus
 #define SHARD_BEGIN_C extern "C" {
 #define SHARD_END_C }
@@ -67,18 +68,31 @@ SHARD_BEGIN_C
  *
  *     shard_optimizer *sgd = shard_sgd(parameters, .lr = 0.1);
  *
+ * A value without its field's name, as in shard_sgd(parameters, 0.1), does not compile, nor does such a macro in C++.
+ *
  * In standard C `...` may not be empty, so the last of the other arguments is in it, too. SHARD_OPTIONS makes that
- * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning.
+ * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning. A struct's size is
+ * that of one with an assertion, as an initializer has no other place for it.
  */
+#ifdef __cplusplus
+#define SHARD_GIVEN(...) shard_this_macro_is_for_C_call_its_function_whose_name_ends_in_with_or_of
+#else
 #define SHARD_GIVEN(...)                                                                                     \
     __extension__({                                                                                          \
         _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Woverride-init\"") __VA_ARGS__;    \
         _Pragma("GCC diagnostic pop")                                                                        \
     })
+#endif
+#define SHARD_FIELDS(type, defaults, ...) {defaults##_VALUES, .size = SHARD_SIZE_BY_NAME(type, __VA_ARGS__, ), __VA_ARGS__}
+#define SHARD_SIZE_BY_NAME(type, first, ...)                                                                          \
+    __extension__ sizeof(struct {                                                                                     \
+        _Static_assert(sizeof #first == 1 || !__builtin_strncmp(#first, ".", 1), "options have names, as .lr = 0.1"); \
+        type fields;                                                                                                  \
+    })
 #define SHARD_OPTIONS(type, defaults, ...) SHARD_OPTIONS_(type, defaults, __VA_ARGS__, )
-#define SHARD_OPTIONS_(type, defaults, last, ...) last, &(type){defaults##_VALUES, __VA_ARGS__}
+#define SHARD_OPTIONS_(type, defaults, last, ...) last, &(type)SHARD_FIELDS(type, defaults, __VA_ARGS__)
 #define SHARD_OPTIONS_BEFORE(type, defaults, ...) SHARD_OPTIONS_BEFORE_(type, defaults, __VA_ARGS__, )
-#define SHARD_OPTIONS_BEFORE_(type, defaults, last, ...) &(type){defaults##_VALUES, __VA_ARGS__}, last
+#define SHARD_OPTIONS_BEFORE_(type, defaults, last, ...) &(type)SHARD_FIELDS(type, defaults, __VA_ARGS__), last
 
 #define SHARD_VERSION_MAJOR 0
 #define SHARD_VERSION_MINOR 1

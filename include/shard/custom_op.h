@@ -53,9 +53,10 @@ typedef struct shard_custom_op_type {
  * backward or when none can follow. type must outlive the record; it is usually static. Errors: ARGUMENT (a missing
  * function, too many inputs), SHAPE (devices, gradients), UNSUPPORTED (placements), and those of the functions.
  * Collective where the functions are. */
-#define shard_custom_op_apply(type, context, ...)                                                               \
-    shard_custom_op_apply_with(type, context, (int)(sizeof((shard_tensor *[]){__VA_ARGS__}) / sizeof(shard_tensor *)), \
-                               (shard_tensor *[]){__VA_ARGS__})
+#define shard_custom_op_apply(type, context, ...)                                                                            \
+    SHARD_GIVEN(shard_custom_op_apply_with(type, context,                                                                    \
+                                           (int)(sizeof((shard_tensor *[]){__VA_ARGS__}) / sizeof(shard_tensor *)),          \
+                                           (shard_tensor *[]){__VA_ARGS__}))
 SHARD_API shard_tensor *shard_custom_op_apply_with(const shard_custom_op_type *type, void *context, int inputs,
                                                    shard_tensor *const *input);
 

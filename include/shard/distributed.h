@@ -86,7 +86,7 @@ typedef struct shard_mesh_options {
  * everything that is placed on its groups. NULL with the error set: ARGUMENT, sizes whose product is not the world's size;
  * MISMATCH, ranks with other names or sizes. Collective over the world. As torch.distributed.init_device_mesh. */
 #define shard_mesh_create(...) \
-    SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options){SHARD_MESH_OPTIONS_VALUES, __VA_ARGS__}))
+    SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options)SHARD_FIELDS(shard_mesh_options, SHARD_MESH_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_mesh *shard_mesh_create_with(const shard_mesh_options *options);
 /* Destroys the mesh and its groups. NULL is fine. Every rank of the world calls it. */
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);

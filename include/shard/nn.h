@@ -234,9 +234,9 @@ SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int6
 SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
 
 /* A sequence of modules, named "0", "1", ...; as torch.nn.Sequential. */
-#define shard_nn_sequential(...)                                                             \
-    shard_nn_sequential_of((int)(sizeof((shard_module *[]){__VA_ARGS__}) / sizeof(shard_module *)), \
-                           (shard_module *[]){__VA_ARGS__})
+#define shard_nn_sequential(...)                                                                                   \
+    SHARD_GIVEN(shard_nn_sequential_of((int)(sizeof((shard_module *[]){__VA_ARGS__}) / sizeof(shard_module *)),    \
+                                       (shard_module *[]){__VA_ARGS__}))
 SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules);
 
 /* ---- conversion ---- */

@@ -215,7 +215,7 @@ typedef struct shard_param_group_options {
     SHARD_GIVEN(shard_parameter_list shard_given_group __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
                 shard_optimizer_add_param_group_with(                                                                        \
                     optimizer, shard_given_group.list,                                                                       \
-                    &(shard_param_group_options){SHARD_PARAM_GROUP_OPTIONS_VALUES, __VA_ARGS__}))
+                    &(shard_param_group_options)SHARD_FIELDS(shard_param_group_options, SHARD_PARAM_GROUP_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer,
                                                                           const shard_tensors *parameters,
                                                                           const shard_param_group_options *options);
@@ -366,7 +366,7 @@ typedef struct shard_schedule {
 #define SHARD_SCHEDULE_VALUES sizeof(shard_schedule), SHARD_SCHEDULE_CONSTANT, 0.0, 0, 0, 0.1, 0, 0.0, 1.0, {0}
 #define SHARD_SCHEDULE_INIT {SHARD_SCHEDULE_VALUES}
 /* In C: SHARD_SCHEDULE(.kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.1, .total_steps = 1000). */
-#define SHARD_SCHEDULE(...) SHARD_GIVEN((shard_schedule){SHARD_SCHEDULE_VALUES, __VA_ARGS__})
+#define SHARD_SCHEDULE(...) SHARD_GIVEN((shard_schedule)SHARD_FIELDS(shard_schedule, SHARD_SCHEDULE, __VA_ARGS__))
 
 /* The learning rate of step 0, 1, and so on. NaN with the error set (ARGUMENT) if an option is out of range, or one
  * that the kind needs is missing. Not collective. */

@@ -64,12 +64,13 @@ static inline void shard_list_end(const shard_parameter_list *parameters)
     shard_tensors_destroy(parameters->made);
 }
 #endif
-#define SHARD_PARAMETERS(of) \
-    _Generic((of), shard_module *: shard_list_of_module, default: shard_list_of_tensors)(of)
+#define SHARD_PARAMETERS(of)                                                                     \
+    _Generic((of), shard_module *: shard_list_of_module, shard_tensors *: shard_list_of_tensors, \
+             const shard_tensors *: shard_list_of_tensors)(of)
 #define SHARD_OF_PARAMETERS(function, type, defaults, ...) SHARD_OF_PARAMETERS_(function, type, defaults, __VA_ARGS__, )
 #define SHARD_OF_PARAMETERS_(function, type, defaults, parameters, ...)                                                          \
     SHARD_GIVEN(shard_parameter_list shard_given_list __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters);   \
-                function(shard_given_list.list, &(type){defaults##_VALUES, __VA_ARGS__}))
+                function(shard_given_list.list, &(type)SHARD_FIELDS(type, defaults, __VA_ARGS__)))
 
 /* ---- data parallel ---- */
 

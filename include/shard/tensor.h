@@ -286,7 +286,7 @@ SHARD_API void shard_scope_close(shard_scope *scope);
 #define SHARD_JOIN(name, line) SHARD_JOIN_(name, line)
 #define SHARD_SCOPE SHARD_SCOPE_IN(SHARD_JOIN(shard_scope_, __LINE__), SHARD_JOIN(shard_scope_turn_, __LINE__))
 #define SHARD_SCOPE_IN(scope, turn)                                                                                \
-    for (shard_scope scope __attribute__((cleanup(shard_scope_close))) = {.open = -1}, *turn = &scope;             \
+    for (shard_scope scope __attribute__((cleanup(shard_scope_close))) = {NULL, NULL, -1}, *turn = &scope;         \
          turn && (shard_scope_open(turn), true); turn = NULL)
 
 /* ---- named lists: parameters, state dicts ---- */
