@@ -101,6 +101,14 @@ static void no_child(shard_group *world)
     shard_module_destroy(model);
 }
 
+static void no_tensor_below(shard_group *world)
+{
+    (void)world;
+    shard_module *model = shard_nn_sequential(shard_nn_sequential(shard_nn_relu(), shard_nn_sequential(shard_nn_relu())));
+    shard_module_tensor(model, "0.1.5.weight");
+    shard_module_destroy(model);
+}
+
 /* A classifier whose logits have had a backward, and whose weight was written to since. */
 static void use_after_write(shard_group *world, bool logits)
 {
@@ -167,6 +175,7 @@ static const struct {
     {load_no_module, SHARD_ERROR_ARGUMENT, "rank 0: shard_load_module: module is NULL"},
     {save_no_module, SHARD_ERROR_ARGUMENT, "rank 0: shard_save_module: module is NULL"},
     {no_child, SHARD_ERROR_ARGUMENT, "shard_module_child: sequential has no child \"fc\""},
+    {no_tensor_below, SHARD_ERROR_ARGUMENT, "shard_module_tensor: sequential 0.1 has no child \"5\""},
     {wrong_label_of_classifier, SHARD_ERROR_ARGUMENT, "rank 0: shard_cross_entropy: label 6 at row 1 is outside [0, 6)"},
     {wrong_pair_of_classifier, SHARD_ERROR_ARGUMENT,
      "rank 0: shard_binary_cross_entropy_with_logits: class 6 of pair 1 is outside [0, 6)"},

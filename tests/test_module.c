@@ -293,11 +293,44 @@ START_TEST(test_set_child)
 }
 END_TEST
 
+/* Names with dots lead to the modules below, as those of a state dict; an error has the module where the way ends. */
+START_TEST(test_dotted_names)
+{
+    shard_module *inner = shard_nn_sequential(shard_nn_linear(2, 3), shard_nn_relu()), *model = shard_nn_sequential(inner);
+    SHARD_SCOPE
+    {
+        shard_module *linear = shard_module_child_at(inner, 0);
+        ck_assert_ptr_eq(shard_module_child(model, "0.0"), linear);
+        ck_assert_ptr_eq(shard_module_tensor(model, "0.0.bias"), shard_module_tensor(linear, "bias"));
+        ck_assert_ptr_eq(shard_module_optional(model, "0.0.bias"), shard_module_tensor(linear, "bias"));
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(3, 2));
+        check_ok(shard_module_set_parameter(model, "0.0.weight", weight));
+        ck_assert_ptr_eq(shard_module_tensor(linear, "weight"), weight);
+        static const char *const lacking[] = {"0.2.weight", "00.0.weight", "0.0.slope", "0.0.", ".0", "0..0", "0.0.weight.0"};
+        for (int i = 0; i < (int)(sizeof lacking / sizeof *lacking); i++) {
+            ck_assert_ptr_null(shard_module_optional(model, lacking[i]));
+            check_ok(shard_last_status());
+            ck_assert_ptr_null(shard_module_tensor(model, lacking[i]));
+            check_error(SHARD_ERROR_ARGUMENT, "shard_module_tensor: * has no *");
+        }
+        ck_assert_int_eq(shard_module_set_parameter(model, "0.1.weight", weight), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_module_set_parameter: relu 0.1 has no parameter \"weight\"");
+        check_ok(shard_module_set_child(model, "0.1", shard_nn_gelu()));
+        ck_assert_str_eq(shard_module_get_type(shard_module_child(inner, "1"))->name, "gelu");
+        ck_assert_int_eq(shard_module_set_child(model, "0.0", model), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*would be a child of itself*");
+        ck_assert_ptr_eq(shard_module_child(model, "0.0"), linear);
+    }
+    shard_module_destroy(model);
+}
+END_TEST
+
 /* A type without a forward holds children; calling it is an error. */
 START_TEST(test_without_forward)
 {
     static const shard_module_type types[] = {{.name = "holder"}, {.name = NULL}};
-    static const char *const texts[] = {"shard_forward: holder has no forward*", "shard_forward: a module without a name has no *"};
+    static const char *const texts[] = {"shard_forward: holder has no forward*",
+                                        "shard_forward: a module without a name has no *"};
     for (int i = 0; i < 2; i++)
         SHARD_SCOPE
         {
@@ -389,6 +422,7 @@ int main(void)
     tcase_add_test(tcase, test_failure);
     tcase_add_test(tcase, test_one_parent);
     tcase_add_test(tcase, test_set_child);
+    tcase_add_test(tcase, test_dotted_names);
     tcase_add_test(tcase, test_without_forward);
     tcase_add_test(tcase, test_shared_weight);
     tcase_add_test(tcase, test_layer_norm_options);

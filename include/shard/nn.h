@@ -349,22 +349,23 @@ SHARD_API const shard_module_type *shard_module_get_type(const shard_module *mod
 SHARD_API SHARD_CHECKED shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 SHARD_API SHARD_CHECKED shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
 /* Replaces a parameter by another tensor of the same shape, dtype and placement (else SHAPE), as head.weight =
- * embedding.weight. The module takes a reference and sets requires_grad. Errors: ARGUMENT, no such parameter, or a
- * tensor that cannot be one. Call it before data parallel and optimizers are made. Not collective. */
+ * embedding.weight; the name may be dotted. The module takes a reference and sets requires_grad. Errors: ARGUMENT, no such
+ * parameter, or a tensor that cannot be one. Call it before data parallel and optimizers are made. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 /* Adds a child, which the module owns from now on. After an error it is destroyed, but for a child that has a parent
  * already, or that is the module or above it: it stays with its owner. Errors: ARGUMENT, such a child, a name that is invalid
  * or in use. */
 SHARD_API SHARD_CHECKED shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
-/* Replaces a child, which is destroyed with all modules below it, as model.fc = head in PyTorch. The module owns the new one
- * from now on, as of shard_module_add_child, also after an error. Errors: ARGUMENT, no such child, and those of
- * shard_module_add_child; the module is unchanged then. Call it before data parallel and optimizers are made. Not
- * collective. */
+/* Replaces a child, here or below, by its dotted name. The old one is destroyed with all modules below it, as model.fc = head in
+ * PyTorch. The module owns the new one from now on, as of shard_module_add_child, also after an error. Errors: ARGUMENT, no such
+ * child, and those of shard_module_add_child; the module is unchanged then. Call it before data parallel and optimizers are made.
+ * Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child);
 
-/* A child, parameter or buffer by name, which is the module's: it is not released. shard_module_child and shard_module_tensor:
- * NULL with the error set if there is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a
+/* A child, parameter or buffer, which is the module's: it is not released. The name may be dotted, as in a state dict: "0.bias"
+ * is the bias of the child "0"; as get_submodule and get_parameter in torch. shard_module_child and shard_module_tensor: NULL
+ * with the error set if there is none. shard_module_optional: NULL without an error, for tensors that a module may lack (a
  * bias). Look children up when they are used, since a conversion may replace them. */
 SHARD_API shard_module *shard_module_child(const shard_module *module, const char *name);
 SHARD_API shard_tensor *shard_module_tensor(const shard_module *module, const char *name);

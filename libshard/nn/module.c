@@ -180,13 +180,48 @@ shard_status shard_module_add_buffer(shard_module *module, const char *name, sha
     return add_value(module, name, tensor, false);
 }
 
+static shard_module *find_child(const shard_module *module, const char *name, size_t length)
+{
+    for (int64_t i = 0; i < module->child_count; i++)
+        if (strncmp(module->children[i].name, name, length) == 0 && !module->children[i].name[length])
+            return module->children[i].module;
+    return NULL;
+}
+
+/* The module below this one that a dotted name leads to; *name becomes the name in it. Where a child is missing, *name has a
+ * dot still. */
+static const shard_module *find_owner(const shard_module *module, const char **name)
+{
+    const char *dot;
+    while ((dot = strchr(*name, '.'))) {
+        const shard_module *child = find_child(module, *name, (size_t)(dot - *name));
+        if (!child)
+            break;
+        module = child;
+        *name = dot + 1;
+    }
+    return module;
+}
+
+static shard_status no_such(const char *function, const shard_module *module, const char *kind, const char *name)
+{
+    const char *last = name;
+    const shard_module *owner = find_owner(module, &last);
+    size_t length = strcspn(last, ".");
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: %s%s%.*s has no %s \"%.*s\"", function, type_name(owner),
+                       last > name ? " " : "", last > name ? (int)(last - name - 1) : 0, name, last[length] ? "child" : kind,
+                       (int)length, last);
+}
+
 shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor)
 {
     if (!module || !name || !tensor)
         return shard_null_argument("shard_module_set_parameter", !module ? "module" : !name ? "name" : "tensor");
-    for (int64_t i = 0; i < module->value_count; i++) {
-        named_value *value = &module->values[i];
-        if (!value->is_parameter || strcmp(value->name, name) != 0)
+    const char *last = name;
+    const shard_module *owner = find_owner(module, &last);
+    for (int64_t i = 0; i < owner->value_count; i++) {
+        named_value *value = &owner->values[i];
+        if (!value->is_parameter || strcmp(value->name, last) != 0)
             continue;
         SHARD_TRY(check_value(module, name, tensor, true));
         const shard_tensor *old = value->tensor;
@@ -202,7 +237,7 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
         value->tensor = tensor;
         return SHARD_OK;
     }
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s has no parameter \"%s\"", type_name(module), name);
+    return no_such("shard_module_set_parameter", module, "parameter", name);
 }
 
 /* Whether the child can be added to the module: it has no parent, and the module is not below it. */
@@ -242,13 +277,22 @@ shard_status shard_module_add_child(shard_module *module, const char *name, shar
     return status;
 }
 
+static shard_module *child_below(const shard_module *module, const char *name)
+{
+    const char *last = name;
+    const shard_module *owner = find_owner(module, &last);
+    return find_child(owner, last, strlen(last));
+}
+
 shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child)
 {
     shard_module *old = NULL;
     if (!module || !name || !child)
         shard_null_argument("shard_module_set_child", !module ? "module" : !name ? "name" : "child");
-    else if (check_child(module, name, child) == SHARD_OK)
-        old = shard_module_child(module, name);
+    else if (check_child(module, name, child) != SHARD_OK)
+        return shard_last_status(); /* the child stays with its owner */
+    else if (!(old = child_below(module, name)))
+        no_such("shard_module_set_child", module, "child", name);
     if (!old) {
         shard_module_abandon(child);
         return shard_last_status();
@@ -261,17 +305,16 @@ shard_module *shard_module_child(const shard_module *module, const char *name)
 {
     if (!module || !name)
         return shard_null_argument("shard_module_child", module ? "name" : "module"), NULL;
-    for (int64_t i = 0; i < module->child_count; i++)
-        if (strcmp(module->children[i].name, name) == 0)
-            return module->children[i].module;
-    return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_module_child: %s has no child \"%s\"", type_name(module), name);
+    shard_module *child = child_below(module, name);
+    return child ? child : (no_such("shard_module_child", module, "child", name), NULL);
 }
 
 shard_tensor *shard_module_optional(const shard_module *module, const char *name)
 {
-    for (int64_t i = 0; module && name && i < module->value_count; i++)
-        if (strcmp(module->values[i].name, name) == 0)
-            return module->values[i].tensor;
+    const shard_module *owner = module && name ? find_owner(module, &name) : NULL;
+    for (int64_t i = 0; owner && i < owner->value_count; i++)
+        if (strcmp(owner->values[i].name, name) == 0)
+            return owner->values[i].tensor;
     return NULL;
 }
 
@@ -280,9 +323,7 @@ shard_tensor *shard_module_tensor(const shard_module *module, const char *name)
     if (!module || !name)
         return shard_null_argument("shard_module_tensor", module ? "name" : "module"), NULL;
     shard_tensor *tensor = shard_module_optional(module, name);
-    return tensor
-               ? tensor
-               : shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_module_tensor: %s has no tensor \"%s\"", type_name(module), name);
+    return tensor ? tensor : (no_such("shard_module_tensor", module, "tensor", name), NULL);
 }
 
 int shard_module_child_count(const shard_module *module)
