@@ -1,6 +1,7 @@
 /* Binary cross-entropy with logits: against PyTorch, plain loops and finite differences, whole and split; its errors. */
 #include "support/golden.h"
 #include "support/gradcheck.h"
+#include "support/host.h"
 #include "support/loss.h"
 #include "support/options.h"
 
@@ -397,7 +398,7 @@ static void splits_rows(shard_group *world, void *context)
                                                                                : SHARD_PARTIAL;
             ck_assert_int_eq(shard_tensor_placement(loss).kind, kind);
             if (p->reduction != SHARD_REDUCTION_NONE) {
-                double sum = shard_item(loss);
+                double sum = value_at(loss, 0);
                 check_ok(shard_group_all_reduce(world, NULL, &sum, 1, SHARD_FLOAT64, SHARD_SUM));
                 check_number(sum, p->loss[0], 1e-13, "loss", 0);
                 check_ok(shard_backward_from(loss, shard_full(SHARD_SCALAR, 0.75, .dtype = SHARD_FLOAT64)));

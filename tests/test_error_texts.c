@@ -52,6 +52,11 @@ static void sum_of_partial(shard_group *world)
     shard_sum(placed(SHARD_PARTIAL, world));
 }
 
+static void item_of_partial(shard_group *world)
+{
+    shard_item(shard_as_placed(shard_ones(SHARD_SCALAR), (shard_placement){.kind = SHARD_PARTIAL, .group = world}));
+}
+
 static void softmax_of_split(shard_group *world)
 {
     shard_softmax(placed(SHARD_SPLIT, world));
@@ -159,6 +164,9 @@ static const struct {
     {null_operand, SHARD_ERROR_ARGUMENT, "shard_matmul: an operand is NULL"},
     {wrong_shape, SHARD_ERROR_SHAPE, "shard_matmul: shapes [2, 3] and [2, 3]; [..., m, k] and [..., k, n] or [k, n] are needed"},
     {wrong_label, SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label 3 at row 1 is outside [0, 3)"},
+    {item_of_partial, SHARD_ERROR_UNSUPPORTED,
+     "shard_item: the tensor is partial, this rank's summand; shard_reduce_from_group takes the sum over its ranks first, "
+     "shard_copy_to_host copies the summand"},
     {sum_of_partial, SHARD_ERROR_UNSUPPORTED,
      "shard_sum: no rule for a tensor of shape [2, 3] that is partial; shard_reduce_from_group takes the sum over its "
      "ranks first"},

@@ -61,7 +61,7 @@ START_TEST(empty)
 }
 END_TEST
 
-/* A part's sum and mean are parts of the whole's. */
+/* A part's sum and mean are parts of the whole's, which shard_item does not take for the whole. */
 static void adds_parts(shard_group *world, void *context)
 {
     (void)context;
@@ -77,9 +77,13 @@ static void adds_parts(shard_group *world, void *context)
         shard_tensor *x = shard_as_split(own, 0, world, part.start, 5);
         shard_set_requires_grad(x, true);
         shard_tensor *y = shard_mean(x);
-        double total[2] = {shard_item(y), shard_item(shard_sum(x))};
+        double total[2] = {value_at(y, 0), value_at(shard_sum(x), 0)};
         shard_placement placement = shard_tensor_placement(y);
         ck_assert_int_eq(placement.kind, shard_group_size(world) > 1 ? SHARD_PARTIAL : SHARD_LOCAL);
+        double item = shard_item(y);
+        if (shard_group_size(world) > 1)
+            check_error(SHARD_ERROR_UNSUPPORTED, "shard_item: the tensor is partial, *");
+        ck_assert(shard_group_size(world) > 1 ? isnan(item) : item == total[0]);
         check_ok(shard_backward(y));
         if (part.size)
             ck_assert_double_eq_tol(value_at(shard_grad(x), 0), 1.0 / 15, 1e-16);

@@ -245,8 +245,9 @@ SHARD_API SHARD_CHECKED shard_status shard_copy_to_host_async(shard_tensor *tens
 /* Replaces all values by those in host memory. Errors: UNSUPPORTED, a parameter that stage 3 partitions. Not collective. As
  * x.copy_(torch.from_numpy(data)). */
 SHARD_API SHARD_CHECKED shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
-/* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set. Of a PARTIAL tensor it is this rank's
- * summand: shard_reduce_from_group gives the sum. Waits for the device. In stage 3 as shard_copy_to_host. */
+/* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set: SHAPE, more elements or none; UNSUPPORTED,
+ * a PARTIAL tensor (shard_reduce_from_group makes the sum; shard_copy_to_host copies this rank's summand). Waits for the device.
+ * In stage 3 as shard_copy_to_host. */
 SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */

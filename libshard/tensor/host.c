@@ -84,6 +84,13 @@ double shard_item(shard_tensor *tensor)
         shard_error(SHARD_ERROR_SHAPE, "shard_item: a tensor of shape %s is not one element", shard_shape_text(&tensor->shape));
         return NAN;
     }
+    if (tensor->placement.kind == SHARD_PARTIAL) {
+        shard_error(
+            SHARD_ERROR_UNSUPPORTED,
+            "shard_item: the tensor is partial, this rank's summand; shard_reduce_from_group takes the sum over its ranks "
+            "first, shard_copy_to_host copies the summand");
+        return NAN;
+    }
     union {
         float float32;
         double float64;
