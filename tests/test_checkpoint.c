@@ -195,10 +195,11 @@ static void misfits(shard_group *world, void *context)
         put(list, "a", a);
         shard_load(list, path);
         check_error(shard_last_status(),
-                    "*does not fit: 1 missing there (\"a\"); 3 not expected here (\"m.a\", \"m.b\", \"other\")*");
+                    "*does not fit: 1 missing there (\"a\"); 3 not expected here (\"m.a\", \"m.b\", \"other\"); "
+                    "options: .prefix .allow_missing .allow_unexpected");
         ck_assert_int_eq(a->leaf->recipe.kind, SHARD_NORMAL); /* nothing was done to it */
         shard_load(list, path, .prefix = "m.");
-        check_error(shard_last_status(), "*does not fit: 1 not expected here (\"m.b\")*");
+        check_error(shard_last_status(), "*does not fit: 1 not expected here (\"m.b\"); options: .prefix .allow_unexpected");
         check_ok(shard_load(list, path, .allow_missing = true, .allow_unexpected = true));
         ck_assert_double_eq(value_at(a, 5), 5);
         check_ok(shard_load(list, path, .prefix = "m.", .allow_unexpected = true));
@@ -241,7 +242,8 @@ static void dtypes(shard_group *world, void *context)
                 check_ok(shard_save(saved, path, NULL));
                 if (from != to) {
                     shard_load(list, path);
-                    check_error(shard_last_status(), "*1 of another dtype (\"x\" is *float* there, *float* here)");
+                    check_error(shard_last_status(),
+                                "*1 of another dtype (\"x\" is *float* there, *float* here); options: .convert");
                 }
                 check_ok(shard_load(list, path, .convert = true));
                 check_close(y, shard_cast(rounded, to), 0);

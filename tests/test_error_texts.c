@@ -57,6 +57,12 @@ static void item_of_partial(shard_group *world)
     shard_item(shard_as_placed(shard_ones(SHARD_SCALAR), (shard_placement){.kind = SHARD_PARTIAL, .group = world}));
 }
 
+static void half_of_a_head(shard_group *world)
+{
+    (void)world;
+    shard_linear(shard_ones(SHARD_SHAPE(1, 2)), shard_ones(SHARD_SHAPE(3, 2), .dtype = SHARD_BFLOAT16), NULL);
+}
+
 static void softmax_of_split(shard_group *world)
 {
     shard_softmax(placed(SHARD_SPLIT, world));
@@ -167,6 +173,8 @@ static const struct {
     {item_of_partial, SHARD_ERROR_UNSUPPORTED,
      "shard_item: the tensor is partial, this rank's summand; shard_reduce_from_group takes the sum over its ranks first, "
      "shard_copy_to_host copies the summand"},
+    {half_of_a_head, SHARD_ERROR_SHAPE,
+     "shard_linear: operand 1 is bfloat16, operand 0 is float32; one dtype is needed (shard_cast, or SHARD_AUTOCAST)"},
     {sum_of_partial, SHARD_ERROR_UNSUPPORTED,
      "shard_sum: no rule for a tensor of shape [2, 3] that is partial; shard_reduce_from_group takes the sum over its "
      "ranks first"},

@@ -116,7 +116,7 @@ static void follows_recipe(shard_group *world, void *context)
         free(content[0]);
         free(content[1]);
     }
-    train(&resumed, world, group, 5, 6); /* whose values are to be gone, */
+    train(&resumed, world, group, 5, 6);                 /* whose values are to be gone, */
     check_models_equal(resumed.model, resumed.model, 0); /* those, too, that this gathers in stage 3 */
     load_alone(&resumed, path[0], r->everybody);
     check_models_equal(through.model, resumed.model, 0);
@@ -183,7 +183,7 @@ START_TEST(test_errors)
         load(list_two("x", x, "y", y), list_two("x", two, "y", two));
         check_error(SHARD_ERROR_SHAPE, "*: 1 of another shape (\"y\" is [[]2, 3] there, [[]4] here)");
         load(list_two("x", x, "y", y), list_two("x", two, "y", wide));
-        check_error(SHARD_ERROR_SHAPE, "*: 1 of another dtype (\"y\" is float64 there, float32 here)");
+        check_error(SHARD_ERROR_SHAPE, "*: 1 of another dtype (\"y\" is float64 there, float32 here); options: .convert");
         ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
         shard_tensor *part = as_part(shard_ones(SHARD_SHAPE(1, 3)), 0, 2);
         load(list_two("x", x, "y", y), list_two("x", part, "y", y));
@@ -236,7 +236,8 @@ static void takes_old_scalars(shard_group *world, void *context)
     snprintf(path, sizeof path, "%s", scratch_path("old.safetensors"));
     SHARD_SCOPE
     {
-        shard_tensor *one = shard_full(SHARD_SHAPE(1), 7.0, .dtype = SHARD_INT64), *two = shard_ones(SHARD_SHAPE(2), .dtype = SHARD_INT64);
+        shard_tensor *one = shard_full(SHARD_SHAPE(1), 7.0, .dtype = SHARD_INT64),
+                     *two = shard_ones(SHARD_SHAPE(2), .dtype = SHARD_INT64);
         shard_tensor *n = shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64);
         shard_tensors *old = list_one("n", one), *list = list_one("n", n), *longer = list_one("n", two);
         check_ok(shard_save(old, path, NULL));

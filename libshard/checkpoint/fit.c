@@ -29,13 +29,15 @@ void shard_fit_compare(shard_fit *fit, const char *name, const shard_tensor *ten
                        bool convert)
 {
     shard_shape whole = shard_tensor_whole_shape(tensor);
-    bool converts = convert && shard_dtype_is_float(dtype) && shard_dtype_is_float(tensor->dtype);
+    bool floats = shard_dtype_is_float(dtype) && shard_dtype_is_float(tensor->dtype);
     if (!shard_fit_shapes(shape, &whole))
         shard_complain(&fit->shapes, "%s is %s there, %s here", shard_quoted(name), shard_shape_text(shape),
                        shard_shape_text(&whole));
-    else if (dtype != tensor->dtype && !converts)
+    else if (dtype != tensor->dtype && !(convert && floats)) {
+        fit->convertible |= floats;
         shard_complain(&fit->dtypes, "%s is %s there, %s here", shard_quoted(name), shard_dtype_name(dtype),
                        shard_dtype_name(tensor->dtype));
+    }
 }
 
 shard_status shard_fit_report(const shard_fit *fit, const char *source)
@@ -55,5 +57,11 @@ shard_status shard_fit_report(const shard_fit *fit, const char *source)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%" PRId64 " %s (%s%s)", used ? "; " : "", c->count,
                                      kinds[i].what, c->text, c->count > 3 ? ", ..." : "");
     }
-    return used ? shard_error(SHARD_ERROR_SHAPE, "%s does not fit: %s", source, text) : SHARD_OK;
+    if (!used)
+        return SHARD_OK;
+    bool named = fit->missing.count || fit->unexpected.count;
+    return shard_error(SHARD_ERROR_SHAPE, "%s does not fit: %s%s%s%s%s%s", source, text,
+                       named || fit->convertible ? "; options:" : "", named ? " .prefix" : "",
+                       fit->missing.count ? " .allow_missing" : "", fit->unexpected.count ? " .allow_unexpected" : "",
+                       fit->convertible ? " .convert" : "");
 }

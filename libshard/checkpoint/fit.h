@@ -15,6 +15,7 @@ typedef struct shard_complaint {
 
 typedef struct shard_fit {
     shard_complaint missing, unexpected, refused, shapes, dtypes, placements;
+    bool convertible; /* of some other dtype, both floating */
 } shard_fit;
 
 void shard_complain(shard_complaint *complaint, const char *format, ...) SHARD_PRINTF(2, 3);

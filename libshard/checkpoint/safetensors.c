@@ -76,7 +76,9 @@ static const struct other_format {
     size_t bytes;
     const char *what, *advice;
 } other_formats[] = {
-#define TORCH "safetensors.torch.save_file(torch.load(\"old.pth\", map_location=\"cpu\"), \"new.safetensors\") in Python, of the state dict alone"
+#define TORCH                                                                                                                    \
+    "safetensors.torch.save_file(torch.load(\"old.pth\", map_location=\"cpu\"), \"new.safetensors\") in Python, of the state "   \
+    "dict alone"
 #define NUMPY "safetensors.numpy.save_file(arrays, \"new.safetensors\") in Python, with arrays = {name: numpy array}"
     {"PK\3\4", 4, "a zip file, as torch.save writes", TORCH},
     {"\x80\2", 2, "a pickle, as torch.save wrote before PyTorch 1.6", TORCH},
@@ -87,11 +89,12 @@ static const struct other_format {
     {"\x93NUMPY", 6, "a NumPy file", NUMPY},
     {"\x1f\x8b\x08", 3, "a gzip file", "gunzip"},
     {"version ", 8, "a pointer of Git LFS", "git lfs pull"},
+    {"{", 1, "JSON, perhaps the index of several files", "shard-checkpoint merge, which makes one file of an index's"},
 #undef TORCH
 #undef NUMPY
 };
 
-/* Formats with at least so many known bytes: two bytes may also be the length of a header, as 80 02 00 ... is. */
+/* Formats with at least so many known bytes: fewer than three may also be the length of a header, as 80 02 00 ... is. */
 static shard_status refuse_others_by(size_t least, const char *path, const unsigned char first[8])
 {
     for (size_t i = 0; i < sizeof other_formats / sizeof *other_formats; i++) {
@@ -116,7 +119,7 @@ shard_status shard_safetensors_text_bytes(const char *path, const unsigned char 
     for (int i = 7; i >= 0; i--)
         length = length << 8 | first[i];
     if (length > (uint64_t)SHARD_SAFETENSORS_HEADER_MOST)
-        SHARD_TRY(refuse_others_by(2, path, first));
+        SHARD_TRY(refuse_others_by(1, path, first));
     if ((int64_t)length > file_bytes - 8)
         SHARD_TRY(refuse_others_by(3, path, first));
     if (length > (uint64_t)SHARD_SAFETENSORS_HEADER_MOST)

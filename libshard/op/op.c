@@ -19,8 +19,10 @@ bool shard_check_same(const char *function, int count, shard_tensor *const *oper
             return false;
     for (int i = 1; i < count; i++) {
         if (operand[i]->dtype != operand[0]->dtype) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is %s, operand 0 is %s; one dtype is needed (shard_cast)", function, i,
-                        shard_dtype_name(operand[i]->dtype), shard_dtype_name(operand[0]->dtype));
+            bool half = shard_dtype_size(operand[i]->dtype) == 2 || shard_dtype_size(operand[0]->dtype) == 2;
+            shard_error(SHARD_ERROR_SHAPE, "%s: operand %d is %s, operand 0 is %s; one dtype is needed (shard_cast%s)", function,
+                        i, shard_dtype_name(operand[i]->dtype), shard_dtype_name(operand[0]->dtype),
+                        half ? ", or SHARD_AUTOCAST" : "");
             return false;
         }
         if (shard_device_of(operand[i]) != shard_device_of(operand[0])) {
