@@ -194,7 +194,8 @@ SHARD_API shard_tensor *shard_linear_binary_cross_entropy_with(shard_tensor *x, 
 /* shard_top_k(shard_linear(x, weight, bias), k, indices) without the logits, with the operands of shard_linear_cross_entropy: the
  * k largest logits of each row, largest first, and their classes of the whole layer, [..., k], for evaluation and for the
  * nearest classes of a feature. Values are float64 for float64, else float32. No gradient. x may be split along a leading
- * dimension with a whole weight; results are placed as x's rows. Errors: ARGUMENT, k below 0 or above the number of classes;
+ * dimension with a whole weight; results are placed as x's rows. With a split weight all its ranks have the same rows: other rows
+ * on some rank are not noticed, and give wrong classes. Errors: ARGUMENT, k below 0 or above the number of classes;
  * SHAPE, UNSUPPORTED, operands and placements that shard_linear refuses. Collective over the weight's group if it is split. */
 SHARD_API shard_tensor *shard_linear_top_k(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, int64_t k,
                                            shard_tensor **indices);

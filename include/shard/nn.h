@@ -75,8 +75,9 @@ typedef enum shard_split {
 /* A linear layer that is split over group (NULL: of this rank alone); initial values are those of the whole layer.
  *   - ROW: x is split along its last dimension, or local, and each rank takes its range of it. The result is
  *     local.
- *   - COLUMN: x is local, and the result is split along its last dimension. A COLUMN layer's result is the input
- *     of a ROW layer without communication in between (both with one .split_multiple).
+ *   - COLUMN: x is local and identical on all ranks of the group, which is not checked; the result is split along its last
+ *     dimension. A COLUMN layer's result is the input of a ROW layer without communication in between (both with one
+ *     .split_multiple).
  *   - NONE: the layer is local on each rank, and group is not used.
  * The ranges are those of shard_split_range, in units of .split_multiple; they may be uneven. NULL with the error
  * set. Not collective. As torchshard.nn.ParallelLinear. */

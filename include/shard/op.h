@@ -186,7 +186,8 @@ SHARD_API shard_tensor *shard_argmin(shard_tensor *x, int dim, bool keepdim);
 /* The k largest elements of the last dimension, largest first: [..., k]; 0 <= k <= the whole dimension's size. As
  * torch.topk. NaN, equal elements and *indices are as for shard_max_dim. For logits that are split along classes, k values and
  * indices of each rank and row are gathered, and indices are classes of the whole layer; k may exceed the local number of
- * classes. Collective over x's group if the last dimension is split. */
+ * classes. All ranks have logits of the same rows, here and for shard_argmax: other rows on some rank are not noticed, and give
+ * wrong classes (docs/data-parallel.md, "Evaluation"). Collective over x's group if the last dimension is split. */
 SHARD_API shard_tensor *shard_top_k(shard_tensor *x, int64_t k, shard_tensor **indices);
 
 /* ---- products ---- */
