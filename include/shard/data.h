@@ -36,7 +36,8 @@ typedef struct shard_group_sampler_options {
     size_t size;
     int64_t batch;       /* samples of a step, of all ranks together; -1: one sample of each rank. Default: -1. */
     shard_group *group;  /* its ranks see different samples; .ranks and .rank are not read. NULL: these two */
-    int ranks, rank;     /* DistributedSampler's num_replicas and rank. Defaults: 1, 0. */
+    int ranks, rank;     /* DistributedSampler's num_replicas and rank. Defaults: 1, 0: all ranks see all samples,
+                            as those of one model group do */
     bool shuffle;        /* a random order in each epoch; false: in order */
     uint64_t seed;
     shard_last_batch last_batch;

@@ -3,7 +3,8 @@
  *
  * The types are those of DLPack's dlpack.h (https://github.com/dmlc/dlpack, version 1.1), written anew from its
  * specification (https://dmlc.github.io/dlpack/latest/c_api.html): the names, values and layouts that an exchange
- * needs. A program that includes DLPack's own header before this one uses that.
+ * needs. A program that includes DLPack's own header before this one uses that. NumPy from 2.1 and PyTorch from 2.9 exchange
+ * them. With older ones, take addresses: shard_from_memory(address, ...) of x.data_ptr(), and shard_data the other way.
  *
  * Streams. GPU memory is used in the order of a stream, and DLPack's structs do not name one. Both functions take the stream on
  * which the device's operations run at the time of the call: its own, or the one of shard_device_use_stream.
