@@ -48,7 +48,13 @@ class Job:
 
     def end(self):
         """The exit code."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.shell, 0)[1])
+        end = time.monotonic() + 30
+        while (ended := os.waitpid(self.shell, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.05)
+        if ended[0] == 0:
+            os.killpg(os.tcgetpgrp(self.terminal), signal.SIGKILL)
+            raise AssertionError(f'no end; the output: {self.output[-200:]}')
+        return os.waitstatus_to_exitcode(ended[1])
 
 
 def check_keys(*command):
@@ -68,7 +74,19 @@ def check_input():
     assert job.end() == 0
 
 
+def check_pause(key):
+    """A terminal that is not read, or whose key stops its output, keeps no signal from acting."""
+    job = Job('--tag', 'yes')
+    job.read_until(b'[1] y')
+    job.type(key)
+    time.sleep(1)
+    os.kill(os.tcgetpgrp(job.terminal), signal.SIGTERM)
+    assert job.end() == 128 + signal.SIGTERM
+
+
 check_keys(PROGRAM, 'signal')
 check_keys('sh', '-c', 'trap : INT; "$0" "$@" && true; exit $?', PROGRAM, 'signal')
 check_input()
+check_pause(b'')
+check_pause(b'\x13')
 print('good')

@@ -19,6 +19,28 @@ expect "no input but at rank 0" 0 "^1: -1\$" "$shardrun" -n 2 "$program" input
 expect "tagged output" 0 "^\[1\] one line\$" "$shardrun" -n 2 --tag "$program" output
 expect "tagged error output, last line" 0 "^\[1\] the end\$" "$shardrun" -n 2 --tag "$program" output 1
 
+# Lines that come in many pieces, of several ranks and of both streams, for a reader that is late.
+long='head -c $LENGTH /dev/zero | tr "\0" x; echo'
+lengths='"$@" | awk "{ print length(\$0) }" | uniq -c'
+expect "tagged lines that are long" 0 "^ *3 300004\$" env LENGTH=300000 sh -c "$lengths" sh "$shardrun" -n 3 --tag sh -c "$long"
+expect "a tagged line that is too long" 0 "^ *1 3222788\$" env LENGTH=20000000 sh -c "$lengths" sh "$shardrun" -n 1 --tag sh -c "$long"
+expect "tagged lines of both streams" 0 "^0 broken of 20001\$" env LENGTH=200000 sh -c \
+    '"$@" 2>&1 | { sleep 1; awk "!/^\[0\] (y|x+)\$/ { broken++ } END { print 0 + broken, \"broken of\", NR }"; }' \
+    sh "$shardrun" -n 1 --tag sh -c "yes | head -n 20000 >&2 & $long; wait"
+expect "tagged output that cannot be written" 1 "^shardrun: output that could not be written is lost: No space left" \
+    sh -c '"$@" >/dev/full' sh "$shardrun" -n 1 --tag echo line
+
+# Ranks see that their reader has ended, with --tag as without.
+for tag in '' --tag; do
+    # shellcheck disable=SC2086 # nothing, or an option
+    expect "no reader of the output $tag" 0 "^shardrun: rank 0 was killed by signal 13" \
+        sh -c '{ "$@"; } | head -n 1' sh "$shardrun" -n 1 $tag yes
+    # shellcheck disable=SC2086
+    expect "a rank that does without a reader $tag" 0 "^saved\$" \
+        sh -c '{ "$@" && echo saved >&2; } | head -n 1' sh "$shardrun" -n 1 $tag \
+        sh -c 'trap "" PIPE; for i in 1 2 3; do echo $i; sleep 0.2; done; exit 0'
+done
+
 expect "an exit code" 4 "^shardrun: rank 1 ended with exit code 4\$" "$shardrun" -n 3 "$program" early 1
 expect "the others of it" 4 "rank 0: error peer: rank 1 ended before it joined" "$shardrun" -n 3 "$program" early 1
 expect "a killed rank" 137 "^shardrun: rank 2 was killed by signal 9 \(Killed\)\$" "$shardrun" -n 4 "$program" kill 2
@@ -80,6 +102,46 @@ for timeout in 1 60; do
     code=$?
     check_output "ranks that ignore signals, a timeout of $timeout s" 137 "^shardrun: ending 2 ranks\$" $code
 done
+
+# Nor does a reader that pauses keep the job from its end. This shell holds a pipe open, and reads nothing.
+pipe=$(mktemp -u)
+mkfifo "$pipe"
+exec 3<>"$pipe"
+expected=$((expected + 4))
+timeout -s KILL "$expect_seconds" "$shardrun" -n 2 --tag yes >"$pipe" 2>&1 &
+job=$!
+sleep 1 # until the pipe is full
+kill -TERM $job
+wait $job
+code=$?
+echo "code $code" >"$output"
+check_output "SIGTERM while the reader pauses" 143 "" $code
+exec 3<&-
+exec 3<>"$pipe" # empty
+timeout -s KILL "$expect_seconds" "$shardrun" -n 1 --tag seq 15000 >"$pipe" 2>&1 &
+job=$!
+sleep 1 # until the rank has ended: the pipe does not hold what it has written, with the tags
+kill -TERM $job
+wait $job
+code=$?
+echo "code $code" >"$output"
+check_output "SIGTERM when output alone is left" 143 "" $code
+exec 3<&-
+exec 3<>"$pipe" # empty
+: >"$output"
+timeout -s KILL "$expect_seconds" "$shardrun" -n 2 --tag sh -c '[ $RANK = 0 ] && exec yes; sleep 1; echo the end; exit 7' >"$pipe" 2>"$output" &
+job=$!
+wait_for_line "rank 1 ended with exit code 7" 1
+wait_for_line "ending 1 rank" 1
+exec 4<"$pipe"
+cat <&4 >>"$output" 3<&- &
+exec 3<&- 4<&-
+wait $job
+code=$?
+wait_for_line "1. the end" 1
+check_output "a rank that fails while the reader pauses" 7 "^shardrun: ending 1 rank\$" $code
+check_output "its last line" 7 "^\[1\] the end\$" $code
+rm "$pipe"
 
 # However it is ended, shardrun leaves no ranks behind, of a script's no more than its own:
 # end NAME CODE PATTERN FIRST KILL COMMAND: `KILL` ends the job once FIRST, of 2, are in the output.

@@ -9,6 +9,7 @@
  */
 #include "clock.h"
 #include "descendants.h"
+#include "outputs.h"
 
 #include "comm/shm/segment.h"
 
@@ -43,33 +44,26 @@
 #define EXIT_CANNOT_RUN 126
 #define EXIT_NOT_FOUND 127
 
-static const char usage[] =
-    "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT ...]\n"
-    "\n"
-    "Starts N ranks of PROGRAM on this machine. Each finds RANK, LOCAL_RANK, WORLD_SIZE,\n"
-    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS (cores / N, unless it is\n"
-    "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
-    "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
-    "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
-    "Where some ranks have ended well, the others have SHARD_TIMEOUT seconds to come to\n"
-    "shard_finalize; behind it they may take as long as they like.\n"
-    "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
-    "leave in the background goes on, unless it takes part in the job.\n"
-    "\n"
-    "  -n, --ranks N   how many ranks, 1 to 256\n"
-    "      --tag       begin each line of output with its rank\n"
-    "  -h, --help      this text\n";
-
-/* One stream of a rank that is copied line by line, with --tag. */
-typedef struct stream {
-    int from, to; /* from is -1 if there is none */
-    size_t used;
-    char line[4096];
-} stream;
+static const char usage[] = "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT ...]\n"
+                            "\n"
+                            "Starts N ranks of PROGRAM on this machine. Each finds RANK, LOCAL_RANK, WORLD_SIZE,\n"
+                            "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and OMP_NUM_THREADS (cores / N, unless it is\n"
+                            "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
+                            "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
+                            "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
+                            "Where some ranks have ended well, the others have SHARD_TIMEOUT seconds to come to\n"
+                            "shard_finalize; behind it they may take as long as they like.\n"
+                            "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
+                            "leave in the background goes on, unless it takes part in the job.\n"
+                            "\n"
+                            "  -n, --ranks N   how many ranks, 1 to 256\n"
+                            "      --tag       begin each line of output with its rank. Lines of more than 16 MiB are\n"
+    "                  passed on as several lines\n"
+                            "  -h, --help      this text\n";
 
 typedef struct rank {
-    pid_t process; /* 0 when it has ended */
-    stream streams[2];
+    pid_t process;     /* 0 when it has ended */
+    stream streams[2]; /* with --tag: of standard output and standard error */
 } rank;
 
 static struct job {
@@ -84,11 +78,23 @@ static struct job {
     double timeout;  /* SHARD_TIMEOUT */
     double asked_at; /* when a signal was first passed on; 0: never */
     double leave_by; /* the time at which ranks that have not ended are given up, as others have ended well; 0: none have */
-    struct sigaction file_limit, child_ended; /* the actions of SIGXFSZ and SIGCHLD before, which ranks inherit */
-    double end_at;               /* the time of the next signal; 0: none */
+    double end_at;   /* the time of the next signal; 0: none */
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
+    bool gone;       /* no process is left to end */
 } job;
+
+/* Signals whose action is another in shardrun, and the one before, which ranks inherit. */
+static struct changed_signal {
+    int number;
+    void (*handler)(int);
+    struct sigaction before;
+} changed_signals[] = {
+    {.number = SIGXFSZ, .handler = SIG_IGN}, /* beyond ulimit -f, calls shall fail, not end shardrun */
+    {.number = SIGPIPE, .handler = SIG_IGN}, /* so without a reader of the output: that is for ranks to see */
+    {.number = SIGCHLD, .handler = SIG_DFL}, /* if it is ignored, no signal says that a rank has ended */
+};
+#define CHANGED_SIGNALS (sizeof changed_signals / sizeof *changed_signals)
 
 _Noreturn static void fail(const char *what)
 {
@@ -185,22 +191,26 @@ static int count_descendants(void)
  * left. */
 static bool is_running(void)
 {
-    return job.left > 0 || ((job.exit_code || job.asked_at > 0) && count_descendants() > 0);
+    if (job.left > 0 || job.gone)
+        return job.left > 0;
+    bool may_go_on = job.exit_code == 0 && job.asked_at == 0; /* without shardrun */
+    job.gone = !may_go_on && count_descendants() == 0;
+    return !may_go_on && !job.gone;
 }
 
-_Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *mask)
+_Noreturn static void become_rank(int number, pid_t launcher, const int *pipes, const sigset_t *mask)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher)
         _exit(EXIT_FAILURE);
     for (int i = 0; i < 2; i++)
         if (job.tag)
-            dup2(job.ranks[number].streams[i].to, STDOUT_FILENO + i);
+            dup2(pipes[i], STDOUT_FILENO + i);
     int nothing = number > 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
     if (nothing >= 0)
         dup2(nothing, STDIN_FILENO);
-    sigaction(SIGXFSZ, &job.file_limit, NULL);
-    sigaction(SIGCHLD, &job.child_ended, NULL);
+    for (size_t i = 0; i < CHANGED_SIGNALS; i++)
+        sigaction(changed_signals[i].number, &changed_signals[i].before, NULL);
     sigprocmask(SIG_SETMASK, mask, NULL);
     shard_segment_set_environment(job.file, number, job.size);
     execvp(job.command[0], job.command);
@@ -210,22 +220,23 @@ _Noreturn static void become_rank(int number, pid_t launcher, const sigset_t *ma
     _exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN);
 }
 
-/* With --tag, `to` is the pipe's end for the rank until it has been forked, then the
- * stream that shardrun writes to. */
 static void start_rank(int number, const sigset_t *mask)
 {
     rank *new = &job.ranks[number];
+    int pipes[2] = {-1, -1}; /* the rank's ends */
     for (int i = 0; i < 2; i++) {
         int ends[2] = {-1, -1};
         if (job.tag && pipe2(ends, O_CLOEXEC) != 0)
             fail("no pipe");
-        new->streams[i].from = ends[0];
-        new->streams[i].to = ends[1];
+        new->streams[i].from = -1;
+        if (job.tag && !stream_open(&new->streams[i], number, ends[0], STDOUT_FILENO + i))
+            fail("no memory");
+        pipes[i] = ends[1];
     }
     pid_t launcher = getpid();
     new->process = fork();
     if (new->process == 0)
-        become_rank(number, launcher, mask);
+        become_rank(number, launcher, pipes, mask);
     if (new->process < 0) {
         int error = errno;
         new->process = 0;
@@ -234,46 +245,9 @@ static void start_rank(int number, const sigset_t *mask)
         fail("cannot start a rank");
     }
     job.left++;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (job.tag)
-            close(new->streams[i].to);
-        new->streams[i].to = STDOUT_FILENO + i;
-    }
-}
-
-/* One write a line, so that lines of several ranks do not mix. */
-static void write_line(int number, stream *s, size_t length)
-{
-    char text[sizeof s->line + 32];
-    int head = snprintf(text, sizeof text, "[%d] ", number);
-    memcpy(text + head, s->line, length);
-    size_t total = (size_t)head + length, done = 0;
-    if (text[total - 1] != '\n')
-        text[total++] = '\n';
-    while (done < total) {
-        ssize_t written = write(s->to, text + done, total - done);
-        if (written < 0 && errno != EINTR)
-            break;
-        done += written > 0 ? (size_t)written : 0;
-    }
-    memmove(s->line, s->line + length, s->used - length);
-    s->used -= length;
-}
-
-static void pass_on(int number, stream *s)
-{
-    ssize_t got = read(s->from, s->line + s->used, sizeof s->line - s->used);
-    if (got < 0 && errno == EINTR)
-        return;
-    s->used += got > 0 ? (size_t)got : 0;
-    for (char *end; (end = memchr(s->line, '\n', s->used)) != NULL;)
-        write_line(number, s, (size_t)(end - s->line) + 1);
-    if (s->used && (got <= 0 || s->used == sizeof s->line))
-        write_line(number, s, s->used);
-    if (got <= 0) {
-        close(s->from);
-        s->from = -1;
-    }
+            close(pipes[i]);
 }
 
 static void end_ranks_after(double seconds)
@@ -289,16 +263,16 @@ static void report_failure(int number, int status)
         return;
     job.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (job.asked_at == 0 && WIFSIGNALED(status))
-        fprintf(stderr, "shardrun: rank %d was killed by signal %d (%s)\n", number, WTERMSIG(status), strsignal(WTERMSIG(status)));
+        say("shardrun: rank %d was killed by signal %d (%s)\n", number, WTERMSIG(status), strsignal(WTERMSIG(status)));
     else if (job.asked_at == 0)
-        fprintf(stderr, "shardrun: rank %d ended with exit code %d\n", number, WEXITSTATUS(status));
+        say("shardrun: rank %d ended with exit code %d\n", number, WEXITSTATUS(status));
     if (job.end_at == 0)
         end_ranks_after(GRACE_AFTER_FAILURE);
 }
 
 static void fail_without_leaving(int number)
 {
-    fprintf(stderr, "shardrun: rank %d ended with exit code 0, but without shard_finalize\n", number);
+    say("shardrun: rank %d ended with exit code 0, but without shard_finalize\n", number);
     job.exit_code = EXIT_FAILURE;
     if (job.end_at == 0)
         end_ranks_after(GRACE_AFTER_FAILURE);
@@ -350,9 +324,7 @@ static void give_up_late_ranks(void)
         uint32_t state = atomic_load(&job.segment->ranks[i].state);
         if (!job.ranks[i].process || (state != SHARD_RANK_JOINED && state != SHARD_RANK_LEAVING))
             continue;
-        fprintf(
-            stderr,
-            "shardrun: rank %d did not come to the end of shard_finalize within %.0f s (SHARD_TIMEOUT) after others had ended\n",
+        say("shardrun: rank %d did not come to the end of shard_finalize within %.0f s (SHARD_TIMEOUT) after others had ended\n",
             i, job.timeout);
         job.exit_code = EXIT_FAILURE;
     }
@@ -360,16 +332,30 @@ static void give_up_late_ranks(void)
         end_ranks_after(0);
 }
 
+/* For a signal when all ranks have ended, and what they have written waits for its reader. */
+static void end_without_output(int exit_code)
+{
+    outputs_give_up();
+    if (job.exit_code == 0)
+        job.exit_code = exit_code;
+}
+
 static void take_signal(int signals)
 {
     struct signalfd_siginfo info;
     if (read(signals, &info, sizeof info) != sizeof info)
         return;
+    bool same = job.asked_at > 0 && now() <= job.asked_at + SAME_SIGNAL;
     if (info.ssi_signo == SIGCHLD) {
         reap();
         return;
     }
-    if (job.asked_at > 0 && now() > job.asked_at + SAME_SIGNAL) {
+    if (!is_running()) {
+        if (!same)
+            end_without_output(128 + (int)info.ssi_signo);
+        return;
+    }
+    if (job.asked_at > 0 && !same) {
         job.next_signal = SIGKILL;
         job.end_at = now();
         return;
@@ -387,45 +373,52 @@ static void end_ranks_in_time(void)
     if (job.end_at == 0 || now() < job.end_at || !is_running())
         return;
     if (!job.ending && job.left > 0)
-        fprintf(stderr, "shardrun: ending %d rank%s\n", job.left, job.left == 1 ? "" : "s");
+        say("shardrun: ending %d rank%s\n", job.left, job.left == 1 ? "" : "s");
     else if (!job.ending)
-        fprintf(stderr, "shardrun: ending what ranks have left running\n");
+        say("shardrun: ending what ranks have left running\n");
     job.ending = true;
     signal_ranks(job.next_signal);
     job.next_signal = SIGKILL;
     job.end_at = now() + GRACE_AFTER_TERM;
 }
 
-/* Waits for signals, ranks' output and the time to end ranks. True while there is more to wait for: ranks, or output
- * of theirs in a pipe. */
+/* Milliseconds until the time to end ranks; -1: there is none. Without ranks, output is waited for as long as its reader takes,
+ * but after a signal not much longer. */
+static int time_to_wait(bool running)
+{
+    if (!running)
+        return !outputs_wait() ? 0 : job.asked_at > 0 ? (int)(1000 * GRACE_AFTER_TERM) : -1;
+    double next = job.end_at > 0 ? job.end_at : job.leave_by, rest = next - now();
+    return next == 0 ? -1 : rest > 0 ? (int)(rest * 1000) + 1 : 0;
+}
+
+/* Waits for signals, ranks' output, room for it and the time to end ranks. True while there is more to wait for: ranks, or
+ * output of theirs. */
 static bool watch(int signals, struct pollfd *files)
 {
     int number = 0;
     files[number++] = (struct pollfd){.fd = signals, .events = POLLIN};
+    for (int i = 0; i < 2; i++)
+        files[number++] = output_poll(i);
     for (int i = 0; i < 2 * job.size; i++)
-        if (job.ranks[i / 2].streams[i % 2].from >= 0)
-            files[number++] = (struct pollfd){.fd = job.ranks[i / 2].streams[i % 2].from, .events = POLLIN};
+        files[number++] = stream_poll(&job.ranks[i / 2].streams[i % 2]);
     bool running = is_running();
-    int wait = running ? -1 : 0;
-    double next = job.end_at > 0 ? job.end_at : job.leave_by;
-    if (running && next > 0) {
-        double rest = next - now();
-        wait = rest > 0 ? (int)(rest * 1000) + 1 : 0;
-    }
-    int ready = poll(files, (nfds_t)number, wait);
+    int ready = poll(files, (nfds_t)number, time_to_wait(running));
     if (ready < 0 && errno != EINTR)
         fail("poll");
-    number = 1;
-    for (int i = 0; i < 2 * job.size; i++) {
-        stream *s = &job.ranks[i / 2].streams[i % 2];
-        if (s->from >= 0 && files[number++].revents)
-            pass_on(i / 2, s);
-    }
-    if (files[0].revents)
+    if (ready == 0 && !running && outputs_wait())
+        outputs_give_up();
+    for (int i = 0; i < 2 && ready > 0; i++)
+        if (files[1 + i].revents)
+            output_write(i);
+    for (int i = 0; i < 2 * job.size && ready > 0; i++)
+        if (files[3 + i].revents)
+            stream_read(&job.ranks[i / 2].streams[i % 2]);
+    if (ready > 0 && files[0].revents)
         take_signal(signals);
     give_up_late_ranks();
     end_ranks_in_time();
-    return ready > 0 || is_running();
+    return ready != 0 || outputs_wait() || is_running();
 }
 
 static void parse(int count, char **arguments)
@@ -465,11 +458,17 @@ static void warn_of_loners(void)
         if (atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_ABSENT)
             return;
     if (job.size > 1 && job.exit_code == 0)
-        fprintf(
-            stderr,
-            "shardrun: none of the %d ranks called shard_init: they were %d programs of one rank each, unless %s joins them by "
+        say("shardrun: none of the %d ranks called shard_init: they were %d programs of one rank each, unless %s joins them by "
             "shard_init_with\n",
             job.size, job.size, printable(job.command[0]));
+}
+
+static void report_lost_output(void)
+{
+    if (outputs_error() == 0)
+        return;
+    say("shardrun: output that could not be written is lost: %s\n", strerror(outputs_error()));
+    job.exit_code = job.exit_code ? job.exit_code : EXIT_FAILURE;
 }
 
 /* Signals that the caller ignores, as nohup does SIGHUP, stay ignored. */
@@ -487,10 +486,10 @@ static void choose_signals(sigset_t *taken)
 int main(int count, char **arguments)
 {
     parse(count, arguments);
-    /* Beyond ulimit -f, calls shall fail, not end shardrun. */
-    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_IGN}, &job.file_limit);
-    /* If it is ignored, no signal says that a rank has ended. */
-    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &job.child_ended);
+    for (size_t i = 0; i < CHANGED_SIGNALS; i++) {
+        struct changed_signal *s = &changed_signals[i];
+        sigaction(s->number, &(struct sigaction){.sa_handler = s->handler}, &s->before);
+    }
     job.file = shard_segment_create(job.size, &job.segment);
     if (job.file < 0)
         fail(errno == EFBIG ? "no shared memory, which ulimit -f limits, too" : "no shared memory");
@@ -501,7 +500,7 @@ int main(int count, char **arguments)
     set_common_environment();
     job.timeout = timeout_seconds();
     job.ranks = calloc((size_t)job.size, sizeof *job.ranks);
-    struct pollfd *files = calloc(2 * (size_t)job.size + 1, sizeof *files);
+    struct pollfd *files = calloc(2 * (size_t)job.size + 3, sizeof *files);
     if (!job.ranks || !files)
         fail("no memory");
     sigset_t taken, before;
@@ -512,9 +511,16 @@ int main(int count, char **arguments)
         fail("no signalfd");
     for (int i = 0; i < job.size; i++)
         start_rank(i, &before);
+    outputs_open();
     while (watch(signals, files))
         ;
     warn_of_loners();
+    report_lost_output();
+    while (watch(signals, files))
+        ;
+    for (int i = 0; i < 2 * job.size; i++)
+        stream_close(&job.ranks[i / 2].streams[i % 2]);
+    outputs_close();
     free(files);
     free(job.ranks);
     free(job.strangers.ids);
