@@ -86,6 +86,21 @@ for signal in INT TERM; do
     check_output "SIG$signal is passed on" "$number" "rank 1 took signal $number" $code
 done
 
+# Those of users are passed on as often as they come, and end nothing.
+expected=$((expected + 1))
+: >"$output"
+SHARD_TIMEOUT=1 "$shardrun" -n 2 sh -c 'trap "echo rank $RANK took USR1" USR1; trap "exit 0" USR2; echo ready; while :; do sleep 0.1; done' >"$output" 2>&1 &
+job=$!
+wait_for_line ready 2
+for count in 2 4; do
+    kill -USR1 $job
+    wait_for_line "took USR1" $count
+    sleep 1.5 # beyond SHARD_TIMEOUT
+done
+kill -USR2 $job
+wait $job
+check_output "SIGUSR1 and SIGUSR2 are passed on" 0 "^rank 1 took USR1\$" $?
+
 # Ranks that ignore signals end all the same: in time, or with a second signal.
 for timeout in 1 60; do
     expected=$((expected + 1))

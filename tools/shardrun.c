@@ -51,6 +51,7 @@ static const char usage[] = "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT
                             "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
                             "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
                             "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
+                            "SIGUSR1 and SIGUSR2 are passed on, too, and say nothing of the job's end.\n"
                             "Where some ranks have ended well, the others have SHARD_TIMEOUT seconds to come to\n"
                             "shard_finalize; behind it they may take as long as they like.\n"
                             "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
@@ -58,7 +59,7 @@ static const char usage[] = "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT
                             "\n"
                             "  -n, --ranks N   how many ranks, 1 to 256\n"
                             "      --tag       begin each line of output with its rank. Lines of more than 16 MiB are\n"
-    "                  passed on as several lines\n"
+                            "                  passed on as several lines\n"
                             "  -h, --help      this text\n";
 
 typedef struct rank {
@@ -350,6 +351,11 @@ static void take_signal(int signals)
         reap();
         return;
     }
+    if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
+        if (job.left > 0)
+            signal_ranks((int)info.ssi_signo);
+        return;
+    }
     if (!is_running()) {
         if (!same)
             end_without_output(128 + (int)info.ssi_signo);
@@ -474,13 +480,13 @@ static void report_lost_output(void)
 /* Signals that the caller ignores, as nohup does SIGHUP, stay ignored. */
 static void choose_signals(sigset_t *taken)
 {
-    static const int asking[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     struct sigaction action;
     sigemptyset(taken);
     sigaddset(taken, SIGCHLD);
-    for (size_t i = 0; i < sizeof asking / sizeof *asking; i++)
-        if (sigaction(asking[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-            sigaddset(taken, asking[i]);
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        if (sigaction(passed_on[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            sigaddset(taken, passed_on[i]);
 }
 
 int main(int count, char **arguments)
