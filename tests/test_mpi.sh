@@ -22,8 +22,8 @@ expect "a thread that MPI was not started for" 0 "rank 1, second thread: unsuppo
 expect "a second thread" 0 "rank 1, second thread: ok" "$run" -n 2 "$first" serialized
 expect "the first thread" 0 "rank 1, first thread: ok" "$run" -n 2 "$first" single
 
-unset OMP_NUM_THREADS # nproc heeds it, too
-cores=$(nproc)
+unset OMP_NUM_THREADS
+cores=$(OMPI_MCA_hwloc_base_binding_policy=none "$run" -n 1 "$program" threads | sed 's/ threads$//') # nproc may not know a quota
 expect "a share of the cores" 0 "^$((cores > 2 ? cores / 2 : 1)) threads\$" \
     env OMPI_MCA_hwloc_base_binding_policy=none "$run" -n 2 "$program" threads
 expect "threads that are set" 0 "^7 threads\$" env OMP_NUM_THREADS=7 "$run" -n 2 "$program" threads

@@ -3,9 +3,11 @@
 
 #include "distributed/threads.h"
 
+#include <limits.h>
+
 static shard_seat seat(uint64_t host, int first, int count)
 {
-    shard_seat made = {.host = host};
+    shard_seat made = {.host = host, .quota = {INT_MAX, 0}};
     for (int i = 0; i < count; i++)
         CPU_SET((size_t)(first + i), &made.cores);
     return made;
@@ -45,6 +47,24 @@ START_TEST(test_more_ranks_than_cores)
 }
 END_TEST
 
+START_TEST(test_quotas)
+{
+    shard_seat seats[] = {seat(1, 0, 64), seat(1, 0, 64), seat(1, 0, 64), seat(2, 0, 64), seat(2, 0, 64)};
+    seats[0].quota = seats[1].quota = (shard_cpu_quota){5, 17};
+    seats[2].quota = (shard_cpu_quota){5, 18};
+    seats[3].quota = (shard_cpu_quota){50, 17};
+    check_threads(seats, 5, (const int[]){2, 2, 5, 32, 32});
+}
+END_TEST
+
+START_TEST(test_more_ranks_than_quota)
+{
+    shard_seat seats[] = {seat(1, 0, 64), seat(1, 0, 64), seat(1, 0, 64)};
+    seats[0].quota = seats[1].quota = seats[2].quota = (shard_cpu_quota){2, 17};
+    check_threads(seats, 3, (const int[]){1, 1, 1});
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("threads");
@@ -53,5 +73,7 @@ int main(void)
     tcase_add_test(tcase, test_bound);
     tcase_add_test(tcase, test_overlapping);
     tcase_add_test(tcase, test_more_ranks_than_cores);
+    tcase_add_test(tcase, test_quotas);
+    tcase_add_test(tcase, test_more_ranks_than_quota);
     return test_run(suite);
 }

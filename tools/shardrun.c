@@ -11,6 +11,7 @@
 #include "descendants.h"
 #include "outputs.h"
 
+#include "base/cores.h"
 #include "comm/shm/segment.h"
 
 #include <shard/base.h>
@@ -21,7 +22,6 @@
 #include <getopt.h>
 #include <limits.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,12 +110,6 @@ static const char *printable(const char *text)
     return shard_printable(line, sizeof line, text);
 }
 
-static int count_cores(void)
-{
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
-
 /* A port without a listener. */
 static int free_port(void)
 {
@@ -138,7 +132,7 @@ static void set_number(const char *name, int value, int overwrite)
 
 static void set_common_environment(void)
 {
-    int threads = count_cores() / job.size;
+    int threads = shard_count_cores() / job.size;
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     set_number("MASTER_PORT", free_port(), 1);
     set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1, 0);

@@ -2,6 +2,8 @@
 #ifndef SHARD_DIST_THREADS_H
 #define SHARD_DIST_THREADS_H
 
+#include "base/cores.h"
+
 #include <shard/comm.h>
 
 #include <sched.h>
@@ -10,13 +12,14 @@
 typedef struct shard_seat {
     uint64_t host;   /* shard_hash_machine() */
     cpu_set_t cores; /* that it may run on */
+    shard_cpu_quota quota;
 } shard_seat;
 
-/* This rank's even share, rounded down, of the cores that it may run on; at least 1. */
+/* This rank's even share, rounded down, of the cores that it may run on, or of its quota if that is less; at least 1. */
 int shard_fair_threads(const shard_seat *seats, int ranks, int rank);
 
 /* shardrun says OMP_NUM_THREADS, an mpirun often nothing: then each rank would take all cores,
- * which all of its machine share. Collective over the world. */
+ * which all of its machine share. Nor does OpenMP know a quota. Collective over the world. */
 shard_status shard_share_cores(shard_group *world);
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include "comm/shm/shm.h"
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "comm/culprits.h"
 
@@ -44,9 +45,7 @@
 
 void shm_set_patience(shm_world *world)
 {
-    cpu_set_t cores;
-    int number = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    world->spins = world->segment->world_size > number ? SPINS_CROWDED : SPINS;
+    world->spins = world->segment->world_size > shard_count_cores() ? SPINS_CROWDED : SPINS;
 }
 
 static void wake_all(shm_area *area)
