@@ -4,6 +4,8 @@
 #include "support/gradcheck.h"
 #include "support/ranks.h"
 
+#include <shard/nn.h>
+
 #include <stdio.h>
 
 /* ---- the operations ---- */
@@ -22,6 +24,15 @@ static shard_tensor *lookup(shard_tensor *weight, int64_t padding_idx)
 {
     static const int64_t index[] = {4, 0, 2, 2, 4, 1};
     return shard_embedding(weight, shard_from_host(index, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64), padding_idx);
+}
+
+static shard_tensor *nn_flatten(shard_tensor *const *x, const void *options)
+{
+    (void)options;
+    shard_module *flatten = shard_nn_flatten();
+    shard_tensor *y = shard_forward(flatten, x[0]);
+    shard_module_destroy(flatten);
+    return y;
 }
 
 OPERATION(relu, shard_relu(x[0]))
@@ -114,6 +125,9 @@ static const struct {
     {"batch_norm_residual_relu", batch_norm_residual_relu},
     {"batch_norm_eval", batch_norm_eval},
     {"batch_norm_eval_residual_relu", batch_norm_eval_residual_relu},
+    {"nn_flatten", nn_flatten},
+    {"nn_flatten_1x1", nn_flatten},
+    {"nn_flatten_3d", nn_flatten},
 };
 
 /* ---- the comparison ---- */

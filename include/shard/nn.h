@@ -228,7 +228,8 @@ typedef struct shard_nn_prelu_options {
     SHARD_GIVEN(shard_nn_prelu_with(SHARD_OPTIONS(shard_nn_prelu_options, SHARD_NN_PRELU_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_prelu_options *options);
 
-/* Flattens all dimensions but the first into one. */
+/* Flattens all dimensions but the first into one. Images [n, h, w, c] become rows in the order c, h, w, which PyTorch's have, so
+ * that the weight of a linear layer behind it is the same in both; shard_flatten keeps the order h, w, c. As torch.nn.Flatten. */
 SHARD_API shard_module *shard_nn_flatten(void);
 /* stride -1: the kernel's size. */
 SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);

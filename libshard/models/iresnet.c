@@ -100,14 +100,6 @@ static shard_module *make_stage(int blocks, int64_t in, int64_t out, shard_dtype
 
 /* ---- the model ---- */
 
-/* [n, h, w, c] as the rows that PyTorch flattens [n, c, h, w] to. */
-static shard_tensor *flatten_channels_first(shard_tensor *x)
-{
-    shard_tensor *y = shard_permute(x, (int[]){0, 3, 1, 2});
-    shard_release(x);
-    return shard_flatten(y, 1, -1);
-}
-
 static shard_tensor *iresnet_forward(shard_module *module, shard_tensor *images)
 {
     shard_tensor *x = shard_forward(shard_module_child(module, "conv1"), images);
@@ -118,7 +110,9 @@ static shard_tensor *iresnet_forward(shard_module *module, shard_tensor *images)
     x = run(module, "layer3", x);
     x = run(module, "layer4", x);
     x = run(module, "bn2", x);
-    x = run(module, "dropout", flatten_channels_first(x));
+    shard_tensor *rows = shard_flatten_rows(x);
+    shard_release(x);
+    x = run(module, "dropout", rows);
     x = run(module, "fc", x);
     return run(module, "features", x);
 }

@@ -20,10 +20,16 @@ static shard_tensor *gelu_forward(shard_module *module, shard_tensor *x)
     return shard_gelu(x);
 }
 
+shard_tensor *shard_flatten_rows(shard_tensor *x)
+{
+    bool images = x && x->shape.ndim == 4 && x->shape.dim[1] * x->shape.dim[2] != 1;
+    return shard_flatten(images ? shard_permute(x, (int[]){0, 3, 1, 2}) : x, 1, -1);
+}
+
 static shard_tensor *flatten_forward(shard_module *module, shard_tensor *x)
 {
     (void)module;
-    return shard_flatten(x, 1, -1);
+    return shard_flatten_rows(x);
 }
 
 static shard_tensor *global_avg_pool2d_forward(shard_module *module, shard_tensor *x)

@@ -128,9 +128,16 @@ def norms():
     batch("batch_norm_eval_residual_relu", residual=True, relu=True, training=False)
 
 
+def modules():
+    case("nn_flatten", lambda x: x.flatten(1), numbers(2, 3, 2, 3), images=(0,))
+    case("nn_flatten_1x1", lambda x: x.flatten(1), numbers(2, 3, 1, 1), images=(0,))
+    case("nn_flatten_3d", lambda x: x.flatten(1), numbers(2, 3, 2))
+
+
 elements()
 products()
 images()
 norms()
+modules()
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "operations.txt"), "w") as file:
     file.write("\n".join(lines + ["end", ""]))
