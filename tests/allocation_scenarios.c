@@ -467,6 +467,7 @@ static void run_layers(void)
               SHARD_SHAPE(2, 4, 4, 4));
     shard_module *norm = shard_nn_batch_norm(3);
     shard_nn_sync_batch_norm(norm, NULL);
+    shard_nn_sync_dropout(norm, NULL);
     SHARD_SCOPE
     {
         shard_tensor *x = leaf();

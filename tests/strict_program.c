@@ -106,6 +106,7 @@ static void computes(void)
         x = shard_batch_norm(shard_conv2d(x, weight, NULL), zeros, ones, ones, zeros);
         x = shard_avg_pool2d(shard_max_pool2d(x, 1), 2);
         x = shard_scaled_dot_product_attention(x, x, x);
+        x = shard_dropout(x, 0.0);
         shard_tensor *target = shard_from_host(labels, SHARD_SHAPE(2), .dtype = SHARD_INT64);
         shard_tensor *loss = shard_cross_entropy(shard_reshape(x, SHARD_SHAPE(2, 4)), target);
         check(fabs(shard_item(loss) - log(4.0)) < 1e-6, "operations");

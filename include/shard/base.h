@@ -175,8 +175,9 @@ SHARD_API bool shard_dtype_is_float(shard_dtype dtype);
 
 /*
  * The random generator is counter-based (Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as
- * easy as 1, 2, 3", SC 2011). A value depends on the seed, the draw and the element's index in the whole tensor,
- * never on the number of ranks. Each initialized tensor and each dropout takes the next draw. The state is this
+ * easy as 1, 2, 3", SC 2011). A value depends on the seed, the draw and the element's index in the whole tensor.
+ * Values of split tensors do not depend on the number of ranks; dropout of local ones that are parts of a batch needs its
+ * option .group for it (shard/op.h). Each initialized tensor and each dropout takes the next draw. The state is this
  * thread's. All ranks of a job run the same program, so they draw the same numbers.
  */
 typedef struct shard_random_state {

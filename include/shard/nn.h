@@ -211,6 +211,10 @@ SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shar
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);
+/* Gives every dropout of the module this .group of shard_dropout from now on, the ranks with the samples of one batch; NULL ends
+ * it. Then training has the same dropout on any number of ranks. Not collective, but the module's forward is, over group, while
+ * training. */
+SHARD_API void shard_nn_sync_dropout(shard_module *module, shard_group *group);
 
 typedef struct shard_nn_prelu_options {
     size_t size;

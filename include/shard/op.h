@@ -156,11 +156,25 @@ SHARD_API shard_tensor *shard_clone(shard_tensor *x);
  * in PyTorch: the gradient is copied to x's device. Waits for the GPU that the values are copied from. x may
  * be PARTIAL. */
 SHARD_API shard_tensor *shard_to_device(shard_tensor *x, shard_device *device);
+
+typedef struct shard_dropout_options {
+    size_t size;
+    shard_group *group; /* whose ranks have the samples of one batch, in this order; NULL: x is the whole batch */
+} shard_dropout_options;
+#define SHARD_DROPOUT_OPTIONS_VALUES sizeof(shard_dropout_options), NULL
+#define SHARD_DROPOUT_OPTIONS_INIT {SHARD_DROPOUT_OPTIONS_VALUES}
 /* Zeroes elements with probability p and scales the others by 1 / (1 - p), as torch.nn.functional.dropout. Takes the
  * thread's next draw. The choice depends on the element's index in the whole tensor, so that a split tensor has the
- * values of the whole one. Errors: ARGUMENT, p outside [0, 1]; UNSUPPORTED, a tensor that is split along a dimension between
- * the first and the last. */
-SHARD_API shard_tensor *shard_dropout(shard_tensor *x, double p);
+ * values of the whole one. Of a local x the index is that in x: ranks with different samples drop the elements at the same
+ * places. With .group it is the index in the batch, the ranks' samples along dimension 0 one after the other, so that the
+ * choice is the same on any number of ranks, if all have one seed and draw (else MISMATCH). The numbers of samples may
+ * differ, and be 0.
+ * Collective over .group, the forward alone. Errors: ARGUMENT, p outside [0, 1], .group with an x that is split along dimension
+ * 0; UNSUPPORTED, a tensor that is split along a dimension between the first and the last. */
+#define shard_dropout(x, ...) \
+    SHARD_GIVEN(shard_dropout_with(x, SHARD_OPTIONS(shard_dropout_options, SHARD_DROPOUT_OPTIONS, __VA_ARGS__)))
+SHARD_API shard_tensor *shard_dropout_with(shard_tensor *x, double p, const shard_dropout_options *options);
+
 /* The sum and the mean of all elements, a scalar. A split x gives PARTIAL: this rank's summand of the whole tensor's
  * sum or mean. */
 SHARD_API shard_tensor *shard_sum(shard_tensor *x);

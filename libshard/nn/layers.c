@@ -96,12 +96,13 @@ shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_prelu_options
 
 typedef struct dropout_data {
     double p;
+    shard_group *group;
 } dropout_data;
 
 static shard_tensor *dropout_forward(shard_module *module, shard_tensor *x)
 {
     const dropout_data *data = shard_module_data(module);
-    return shard_module_is_training(module) ? shard_dropout(x, data->p) : x;
+    return shard_module_is_training(module) ? shard_dropout(x, data->p, .group = data->group) : x;
 }
 
 static const shard_module_type dropout_type = {.name = "dropout", .forward = dropout_forward, .destroy = shard_module_free};
@@ -110,7 +111,18 @@ shard_module *shard_nn_dropout(double p)
 {
     if (!(p >= 0.0 && p <= 1.0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_dropout: %g is no probability", p);
-    return shard_module_make(&dropout_type, &(dropout_data){p}, sizeof(dropout_data));
+    return shard_module_make(&dropout_type, &(dropout_data){.p = p}, sizeof(dropout_data));
+}
+
+static void synchronize(shard_module *module, void *group)
+{
+    if (shard_module_get_type(module) == &dropout_type)
+        ((dropout_data *)shard_module_data(module))->group = group;
+}
+
+void shard_nn_sync_dropout(shard_module *module, shard_group *group)
+{
+    shard_module_each(module, synchronize, group);
 }
 
 /* ---- max pooling ---- */

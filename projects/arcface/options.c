@@ -14,8 +14,7 @@ static const command_option table[] = {
     {COMMAND_WHOLE, "embedding-size", "numbers of a feature", "N", AT(embedding_size), .least = 1, .most = 65536},
     {COMMAND_WHOLE, "width", "channels of the first stage; the others have 2, 4 and 8 times as many", "N", AT(width), .least = 1,
      .most = 65536},
-    {COMMAND_NUMBER, "dropout", "before the layer that makes features; other elements on another number of ranks", "P",
-     AT(dropout), .most = 0.99},
+    {COMMAND_NUMBER, "dropout", "before the layer that makes features", "P", AT(dropout), .most = 0.99},
     {COMMAND_TEXT, "pretrained",
      "begin with the values of a backbone, and of a classifier if it is there: a file of import-insightface, a "
      "model.safetensors, "

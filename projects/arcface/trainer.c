@@ -21,6 +21,7 @@ static shard_status make_network(trainer *run)
         return shard_last_status();
     run->base.model =
         network_make(wanted, run->data.identities, wanted->head.enable_model_parallel ? run->base.model_group : NULL);
+    shard_nn_sync_dropout(run->base.model, shard_world());
     if (run->base.model && wanted->sync_bn)
         shard_nn_sync_batch_norm(run->base.model, shard_world());
     return shard_last_status();

@@ -142,7 +142,7 @@ static shard_status make_bag(const bag *of, shard_tensor **features, shard_tenso
 
 /* ---- the hidden layers ---- */
 
-/* As shard_dropout, whose choice depends on the rank's rows. */
+/* As shard_dropout, whose choice depends on the rows of a batch: here it is by the point. */
 static shard_tensor *drop(shard_tensor *x, double p, const int64_t *points, int64_t count, uint64_t key)
 {
     if (!x || p == 0 || key == 0)

@@ -23,17 +23,9 @@ static void free_data(shard_module *module)
 
 /* ---- forward ---- */
 
-/* Dropout by the index of an element in the whole batch. shard_dropout takes the index in this rank's tensor, so that it is
- * called with a split tensor of ones where the samples are divided over ranks. */
 static shard_tensor *drop(shard_tensor *x, double p, const gpt_dropout *dropout)
 {
-    if (!x || !dropout || p == 0)
-        return x;
-    if (shard_group_size(dropout->group) == 1)
-        return shard_dropout(x, p);
-    shard_tensor *ones = shard_ones(shard_tensor_shape(x), .dtype = shard_tensor_dtype(x), .device = shard_tensor_device(x));
-    ones = shard_as_split(ones, 0, dropout->group, dropout->samples.start, dropout->whole);
-    return shard_mul(x, shard_as_placed(shard_dropout(ones, p), (shard_placement){0}));
+    return dropout && p > 0 ? shard_dropout(x, p, .group = dropout->group) : x;
 }
 
 /* [samples, tokens, heads * size] to [samples, heads, tokens, size]. */

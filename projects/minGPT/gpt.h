@@ -29,8 +29,6 @@ typedef struct gpt_cache {
 typedef struct gpt_dropout {
     double embd, resid;
     shard_group *group;
-    shard_range samples; /* of this rank */
-    int64_t whole;       /* samples of all ranks */
 } gpt_dropout;
 
 /* The network; group NULL: whole. NULL with the error set. Not collective. */

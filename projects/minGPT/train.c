@@ -18,12 +18,7 @@ static shard_status backward_micro_batch(trainer *run, int64_t count, double *lo
 {
     const options *wanted = run->options;
     shard_group *group = shard_mesh_data_group(run->base.mesh);
-    int64_t part = shard_group_sampler_last_batch_size(run->sampler);
-    gpt_dropout dropout = {.embd = run->config.embd_pdrop,
-                           .resid = run->config.resid_pdrop,
-                           .group = group,
-                           .samples = shard_split_range(part, shard_group_size(group), shard_group_rank(group)),
-                           .whole = part};
+    gpt_dropout dropout = {.embd = run->config.embd_pdrop, .resid = run->config.resid_pdrop, .group = group};
     double factor = (double)shard_group_size(group) / (double)(wanted->training.batch * run->config.block_size);
     SHARD_SCOPE
     {

@@ -335,6 +335,12 @@ COLLECTIVE(batch_norm)
     CALL(shard_batch_norm(x, mean, var, NULL, NULL, .training = true, .group = c->world, .eps = PICK(SETTING, 1e-5, 1e-3)));
 }
 
+COLLECTIVE(dropout)
+{
+    shard_tensor *x = filled(SHARD_SHAPE(3, PICK(SHAPE, COLUMNS, 5)), 1, SHARD_FLOAT32);
+    CALL(shard_dropout(x, PICK(SETTING, 0.5, 0.25), .group = c->world));
+}
+
 COLLECTIVE(adaface_margins)
 {
     shard_tensor *norms = split(c, SHARD_SHAPE(0), 0, dtype(c)), *mean = shard_full(SHARD_SCALAR, 20.0),
@@ -766,6 +772,7 @@ const collective_call collective_calls[] = {
     ROW(linear_top_k, EVERY),
     ROW(normalize, EVERY),
     ROW(batch_norm, EVERY),
+    ROW(dropout, BIT_SHAPE | BIT_SETTING),
     ROW(adaface_margins, BIT_DTYPE | BIT_SETTING),
     ROW(embedding, EVERY),
     ROW(parallel_embedding, OPERANDS),
