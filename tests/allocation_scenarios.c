@@ -156,6 +156,7 @@ static void run_shapes(void)
         back(shard_to_device(x, shard_device_open("cpu")), x);
         back(shard_sum_dim(x, 0, true), x);
         back(shard_mean_dim(x, 1, false), x);
+        back(shard_logsumexp(x, 0, true), x);
         back(shard_dropout(x, 0.0), x);
         note(shard_as_placed(shard_detach(x), (shard_placement){0}));
         note(shard_as_split(shard_detach(x), 0, NULL, 0, 4));

@@ -71,6 +71,11 @@ static shard_tensor *log_softmax(shard_tensor *const *x)
     return shard_log_softmax(x[0]);
 }
 
+static shard_tensor *logsumexp(shard_tensor *const *x)
+{
+    return shard_logsumexp(x[0], 0, true);
+}
+
 static shard_tensor *layer_norm(shard_tensor *const *x)
 {
     return shard_layer_norm(x[0], x[1], x[2], 1e-5);
@@ -302,6 +307,7 @@ static const cast_case cases[] = {
     {"conv2d of 16 bits", conv2d, 3, {IMAGES, SHARD_SHAPE(4, 3, 3, 3), SHARD_SHAPE(4)}, {N, F, F}, N, .rounds = true},
     {"softmax", softmax, 1, {MATRIX}, {N}, F},
     {"log_softmax", log_softmax, 1, {MATRIX}, {N}, F},
+    {"logsumexp", logsumexp, 1, {MATRIX}, {N}, F},
     {"layer_norm", layer_norm, 3, {MATRIX, SHARD_SHAPE(5), SHARD_SHAPE(5)}, {N, F, F}, F},
     {"normalize", normalize, 1, {MATRIX}, {N}, F},
     {"sum", sum, 1, {MATRIX}, {N}, F},

@@ -617,7 +617,7 @@ END_TEST
 START_TEST(joins_extremes)
 {
     const double rows[4][SHARD_CE_STATS] = {
-        {0, NAN, 0, 1, 1}, {NAN, 2, 0, 1, 1}, {-INFINITY, 0, 0, 1, 1}, {INFINITY, NAN, 0, 0, 0}};
+        {0, NAN, 0, 1, 1}, {NAN, 2, 0, 1, 1}, {-INFINITY, 0, -INFINITY, 1, 1}, {INFINITY, NAN, 0, 0, 0}};
     double *parts = array_of(20, SHARD_FLOAT64, rows), *numbers = array_new(4 * SHARD_CE_NUMBERS, SHARD_FLOAT64);
     double *result = array_new(1, SHARD_FLOAT64);
     int64_t *target = array_of(4, SHARD_INT64, (const int64_t[]){0, 0, 0, 4});
@@ -627,6 +627,7 @@ START_TEST(joins_extremes)
         RUN(device, cross_entropy_join, &shape, false, 1, 20, parts, NULL, target, NULL, numbers, result, NULL);
         for (int row = 0; row < 3; row++)
             ck_assert(isnan(numbers[SHARD_CE_LOSS * 4 + row]));
+        ck_assert(numbers[SHARD_CE_LSE * 4 + 2] == -INFINITY);
         ck_assert(numbers[SHARD_CE_LOSS * 4 + 3] == 0 && isnan(*result));
         shape.rows = 1;
         RUN(device, cross_entropy_join, &shape, true, 1, 5, parts + 15, NULL, target + 3, NULL, numbers, result, NULL);

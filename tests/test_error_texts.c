@@ -63,9 +63,9 @@ static void half_of_a_head(shard_group *world)
     shard_linear(shard_ones(SHARD_SHAPE(1, 2)), shard_ones(SHARD_SHAPE(3, 2), .dtype = SHARD_BFLOAT16), NULL);
 }
 
-static void softmax_of_split(shard_group *world)
+static void norm_of_split(shard_group *world)
 {
-    shard_softmax(placed(SHARD_SPLIT, world));
+    shard_layer_norm(placed(SHARD_SPLIT, world), NULL, NULL, 1e-5);
 }
 
 static void second_backward(shard_group *world)
@@ -178,8 +178,8 @@ static const struct {
     {sum_of_partial, SHARD_ERROR_UNSUPPORTED,
      "shard_sum: no rule for a tensor of shape [2, 3] that is partial; shard_reduce_from_group takes the sum over its "
      "ranks first"},
-    {softmax_of_split, SHARD_ERROR_UNSUPPORTED,
-     "shard_softmax: no rule for a tensor of shape [2, 3] that is split along 1; shard_gather_from_group makes it local"},
+    {norm_of_split, SHARD_ERROR_UNSUPPORTED,
+     "shard_layer_norm: no rule for a tensor of shape [2, 3] that is split along 1; shard_gather_from_group makes it local"},
     {second_backward, SHARD_ERROR_ARGUMENT,
      "shard_backward: the record of sum was freed by an earlier backward; run the forward again"},
     {no_rank_of_sampler, SHARD_ERROR_ARGUMENT,

@@ -40,6 +40,8 @@ OPERATION(gelu, shard_gelu(x[0]))
 OPERATION(gelu_tanh, shard_gelu_tanh(x[0]))
 OPERATION(softmax, shard_softmax(x[0]))
 OPERATION(log_softmax, shard_log_softmax(x[0]))
+OPERATION(logsumexp, shard_logsumexp(x[0], 1, false))
+OPERATION(logsumexp_last, shard_logsumexp(x[0], -1, true))
 OPERATION(add, shard_add(x[0], x[1]))
 OPERATION(mul, shard_mul(x[0], x[1]))
 OPERATION(sum, shard_sum(x[0]))
@@ -128,6 +130,8 @@ static const struct {
     {"nn_flatten", nn_flatten},
     {"nn_flatten_1x1", nn_flatten},
     {"nn_flatten_3d", nn_flatten},
+    {"logsumexp", logsumexp},
+    {"logsumexp_last", logsumexp_last},
 };
 
 /* ---- the comparison ---- */

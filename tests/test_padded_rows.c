@@ -81,6 +81,10 @@ static shard_tensor *log_softmax(shard_tensor *logits)
 {
     return shard_mean(shard_log_softmax(logits));
 }
+static shard_tensor *logsumexp(shard_tensor *logits)
+{
+    return shard_mean(shard_logsumexp(logits, -1, false));
+}
 static shard_tensor *argmax(shard_tensor *logits)
 {
     return shard_mean(shard_cast(shard_argmax(logits, -1, false), logits->dtype));
@@ -190,6 +194,7 @@ static const struct {
             {"relu", relu},
             {"softmax", softmax},
             {"log_softmax", log_softmax},
+            {"logsumexp", logsumexp},
             {"argmax", argmax},
             {"top_k", largest},
             {"label_rank", rank},

@@ -478,7 +478,6 @@ static const rule refused[] = {
     {"batch_norm by channels", batch_norm, NULL, 3, {SHARD_SHAPE(4, 6), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {1, WHOLE, WHOLE}},
     {"batch_norm, weight split", batch_norm, NULL, 3, {SHARD_SHAPE(4, 3), SHARD_SHAPE(6), SHARD_SHAPE(3)}, {WHOLE, 0, WHOLE}},
     {"layer_norm by columns", layer_norm, NULL, 3, {SHARD_SHAPE(4, 6), SHARD_SHAPE(3), SHARD_SHAPE(3)}, {1, WHOLE, WHOLE}},
-    {"softmax by columns", softmax, NULL, 1, {SHARD_SHAPE(4, 6)}, {1}},
     {"softmax of partial sums", softmax, NULL, 1, {SHARD_SHAPE(4, 6)}, {PARTIAL}},
     {"embedding, partial weight", embedding, NULL, 1, {SHARD_SHAPE(9, 6)}, {PARTIAL}},
 };

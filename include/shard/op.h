@@ -297,10 +297,15 @@ SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *me
 
 /* ---- softmax ---- */
 
-/* Over the last dimension, which may not be split. As torch.softmax and torch.log_softmax. x may be split
- * along a leading dimension. */
+/* Over the last dimension. As torch.softmax and torch.log_softmax. x may be split; if the last dimension is, the result is too,
+ * and the call is collective over x's group: some numbers of each row are gathered, and their sums in backward. */
 SHARD_API shard_tensor *shard_softmax(shard_tensor *x);
 SHARD_API shard_tensor *shard_log_softmax(shard_tensor *x);
+/* The logarithm of the sum of the exponentials along dim, which keepdim keeps with size 1. As torch.logsumexp with one dim: -inf
+ * for no elements; a row with inf gives NaN, in torch inf. The backward needs x. The result has the placement of an x that is
+ * split along another dimension. If dim itself is split, the result is local and identical on all ranks, and the call is
+ * collective over x's group. A rank's shard may be empty. */
+SHARD_API shard_tensor *shard_logsumexp(shard_tensor *x, int dim, bool keepdim);
 
 /* ---- attention ---- */
 

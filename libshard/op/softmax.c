@@ -1,6 +1,8 @@
 /* softmax, log_softmax: over the last dimension. */
+#include "op/logsumexp.h"
+
+#include "comm/function.h"
 #include "op/autocast.h"
-#include "op/op.h"
 
 typedef struct softmax_context {
     bool log;
@@ -53,17 +55,21 @@ static shard_tensor *softmax(const char *function, bool log, shard_tensor *x)
 {
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(forward(function, log, shard_autocast_wide(x)), &scope);
+    bool split = x && x->shape.ndim > 0 && shard_is_split(x, x->shape.ndim - 1);
+    shard_tensor *y = split ? shard_softmax_of_split(function, log, x) : forward(function, log, shard_autocast_wide(x));
+    y = shard_scope_hand_out(y, &scope);
     shard_scope_close(&scope);
     return y;
 }
 
 shard_tensor *shard_softmax(shard_tensor *x)
 {
+    SHARD_FUNCTION("shard_softmax");
     return softmax("shard_softmax", false, x);
 }
 
 shard_tensor *shard_log_softmax(shard_tensor *x)
 {
+    SHARD_FUNCTION("shard_log_softmax");
     return softmax("shard_log_softmax", true, x);
 }

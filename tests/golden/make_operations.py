@@ -134,10 +134,16 @@ def modules():
     case("nn_flatten_3d", lambda x: x.flatten(1), numbers(2, 3, 2))
 
 
+def sums():
+    case("logsumexp", lambda x: torch.logsumexp(x, 1), numbers(2, 3, 5))
+    case("logsumexp_last", lambda x: torch.logsumexp(x, -1, keepdim=True), numbers(2, 3, 5))
+
+
 elements()
 products()
 images()
 norms()
 modules()
+sums()
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "operations.txt"), "w") as file:
     file.write("\n".join(lines + ["end", ""]))

@@ -321,6 +321,24 @@ COLLECTIVE(linear_top_k)
     CALL(shard_linear_top_k(x, w, NULL, PICK(SETTING, 3, 2), NULL));
 }
 
+COLLECTIVE(softmax)
+{
+    shard_tensor *x = logits(c);
+    CALL(shard_softmax(x));
+}
+
+COLLECTIVE(log_softmax)
+{
+    shard_tensor *x = logits(c);
+    CALL(shard_log_softmax(x));
+}
+
+COLLECTIVE(logsumexp)
+{
+    shard_tensor *x = logits(c);
+    CALL(shard_logsumexp(x, 1, false));
+}
+
 COLLECTIVE(normalize)
 {
     shard_tensor *x = logits(c);
@@ -770,6 +788,9 @@ const collective_call collective_calls[] = {
     ROW(argmin, OPERANDS),
     ROW(top_k, EVERY),
     ROW(linear_top_k, EVERY),
+    ROW(softmax, OPERANDS),
+    ROW(log_softmax, OPERANDS),
+    ROW(logsumexp, OPERANDS),
     ROW(normalize, EVERY),
     ROW(batch_norm, EVERY),
     ROW(dropout, BIT_SHAPE | BIT_SETTING),

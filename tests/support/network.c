@@ -67,6 +67,7 @@ UNARY(square, shard_mul(x, x))
 UNARY(two_uses, shard_add(x, shard_gelu(x)))
 UNARY(softmax, shard_softmax(x))
 UNARY(log_softmax, shard_log_softmax(x))
+UNARY(logsumexp, shard_mul(x, shard_logsumexp(x, -1, true)))
 UNARY(dropout, shard_dropout(x, 0.3))
 UNARY(mean, shard_mul(x, shard_mean(x)))
 UNARY(sum, shard_mul(x, shard_sum(x)))
@@ -351,8 +352,9 @@ const net_operation net_operations[] = {
     {"scale", scale, BY_BOTH},
     {"a square", square, BY_BOTH},
     {"two uses", two_uses, BY_BOTH},
-    {"softmax", softmax, BY_ROWS},
-    {"log_softmax", log_softmax, BY_ROWS},
+    {"softmax", softmax, BY_ROWS, .placed = true},
+    {"log_softmax", log_softmax, BY_ROWS, .placed = true},
+    {"logsumexp", logsumexp, BY_ROWS, .placed = true},
     {"dropout", dropout, 0},
     {"mean", mean, 0},
     {"sum", sum, 0},

@@ -289,8 +289,8 @@ struct Members {
     const int64_t *ahead;
 };
 
-/* A row's log-sum-exp, slope, loss and its weight in the mean. A rank without a finite logit adds 0 * exp(-inf); a NaN
- * is in the maximum or the sum, and stays. */
+/* A row's log-sum-exp, slope, loss and its weight in the mean. A rank without a finite logit adds 0, also if
+ * no rank has one; a NaN is in the maximum or the sum, and stays. */
 static __device__ inline void join_row(const Members &members, const shard_cross_entropy_shape &shape, int64_t row, bool labels,
                                        bool ignored, double row_weight, double *numbers)
 {
@@ -301,7 +301,7 @@ static __device__ inline void join_row(const Members &members, const shard_cross
     }
     for (int64_t member = 0; member < members.count; member++) {
         const double *part = members.stats + member * members.stride + row * SHARD_CE_STATS;
-        sum += part[SHARD_CE_SUM] * exp(part[SHARD_CE_MAX] - largest);
+        sum += part[SHARD_CE_SUM] * (part[SHARD_CE_MAX] == largest ? 1 : exp(part[SHARD_CE_MAX] - largest));
         a += part[SHARD_CE_A];
         b += part[SHARD_CE_B];
         weight += part[SHARD_CE_WEIGHT];

@@ -330,7 +330,7 @@ shard_status KERNEL(cross_entropy_stats)(shard_device *device, const shard_cross
     return SHARD_OK;
 }
 
-/* A row's statistics over all ranks. A rank without a finite logit adds 0 * exp(-inf); a NaN is in the maximum or
+/* A row's statistics over all ranks. A rank without a finite logit adds 0, also if no rank has one; a NaN is in the maximum or
  * the sum, and stays. */
 static void join_row(int64_t members, int64_t stride, const double *stats, double *joined)
 {
@@ -342,7 +342,7 @@ static void join_row(int64_t members, int64_t stride, const double *stats, doubl
     memset(joined, 0, SHARD_CE_STATS * sizeof *joined);
     for (int64_t member = 0; member < members; member++) {
         const double *more = stats + member * stride;
-        joined[SHARD_CE_SUM] += more[SHARD_CE_SUM] * exp(more[SHARD_CE_MAX] - largest);
+        joined[SHARD_CE_SUM] += more[SHARD_CE_SUM] * (more[SHARD_CE_MAX] == largest ? 1 : exp(more[SHARD_CE_MAX] - largest));
         for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
             joined[k] += more[k];
     }
