@@ -102,8 +102,9 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. In evaluation, in
  * SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks, the module is a plain layer,
- * whose logits are in memory. docs/classifier.md has replicas, ZeRO, clipping and captures. NULL with the error set. Not
- * collective. As a torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward.
+ * whose logits are in memory. A 16-bit layer trains in its own type, also under the autocast of the other 16-bit type.
+ * docs/classifier.md has replicas, ZeRO, clipping and captures. NULL with the error set. Not collective. As a torch.nn.Linear
+ * with Apple's linear_cross_entropy, and an optimizer step in backward.
  */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
     SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \

@@ -26,7 +26,13 @@ static shard_tensor *classifier_forward(shard_module *module, shard_tensor *x)
     shard_tensor *weight = shard_module_tensor(module, "weight"), *bias = shard_module_optional(module, "bias");
     defer_gradient(weight);
     defer_gradient(bias);
-    return shard_linear_deferred(x, weight, bias);
+    /* Under the autocast of the other 16-bit type x is cast in place of the weight, whose cast would be in memory as a whole. */
+    shard_dtype mode = shard_autocast_dtype();
+    bool casts_x = weight && mode != SHARD_FLOAT32 && shard_dtype_size(weight->dtype) == 2;
+    shard_set_autocast(casts_x ? weight->dtype : mode);
+    shard_tensor *logits = shard_linear_deferred(x, weight, bias);
+    shard_set_autocast(mode);
+    return logits;
 }
 
 static shard_tensor *linear_forward(shard_module *module, shard_tensor *x)
