@@ -63,6 +63,16 @@ static void half_of_a_head(shard_group *world)
     shard_linear(shard_ones(SHARD_SHAPE(1, 2)), shard_ones(SHARD_SHAPE(3, 2), .dtype = SHARD_BFLOAT16), NULL);
 }
 
+static void linear_of_split(shard_group *world)
+{
+    shard_linear(placed(SHARD_SPLIT, world), ones(5, 6), NULL);
+}
+
+static void sum_with_split(shard_group *world)
+{
+    shard_add(placed(SHARD_SPLIT, world), ones(1, 6));
+}
+
 static void norm_of_split(shard_group *world)
 {
     shard_layer_norm(placed(SHARD_SPLIT, world), NULL, NULL, 1e-5);
@@ -178,6 +188,12 @@ static const struct {
     {sum_of_partial, SHARD_ERROR_UNSUPPORTED,
      "shard_sum: no rule for a tensor of shape [2, 3] that is partial; shard_reduce_from_group takes the sum over its "
      "ranks first"},
+    {linear_of_split, SHARD_ERROR_SHAPE,
+     "shard_linear: x of shape [2, 3] (the local shard of [2, 6], split along dimension 1) and a weight of shape [5, 6]; [..., in] "
+     "and [out, in] are needed: a layer of SHARD_SPLIT_ROW takes x, or shard_gather_from_group makes it local"},
+    {sum_with_split, SHARD_ERROR_SHAPE,
+     "shard_add: shapes [2, 3] (the local shard of [2, 6], split along dimension 1) and [1, 6]; counted from the last dimension, sizes "
+     "must be equal or 1"},
     {norm_of_split, SHARD_ERROR_UNSUPPORTED,
      "shard_layer_norm: no rule for a tensor of shape [2, 3] that is split along 1; shard_gather_from_group makes it local"},
     {second_backward, SHARD_ERROR_ARGUMENT,

@@ -67,7 +67,7 @@ static bool check_shapes(const char *function, const shard_tensor *query, const 
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: query, key and value have shapes %s, %s and %s; [..., heads, queries, in], [..., key heads, keys, in] "
                     "and [..., key heads, keys, out] with heads that are a multiple of key heads are needed",
-                    function, shard_shape_text(&query->shape), shard_shape_text(&key->shape), shard_shape_text(&value->shape));
+                    function, shard_tensor_shape_text(query), shard_tensor_shape_text(key), shard_tensor_shape_text(value));
     return fit;
 }
 

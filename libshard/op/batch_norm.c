@@ -239,7 +239,7 @@ static shard_status count_rows(batch_norm *b)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_SHAPE,
                        "shard_batch_norm: expected more than 1 value per channel when training, got x of shape %s",
-                       shard_shape_text(&b->x->shape));
+                       shard_tensor_shape_text(b->x));
 }
 
 static void record(const batch_norm *b)

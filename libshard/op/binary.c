@@ -166,7 +166,7 @@ static bool check_slopes(const char *function, shard_tensor *x, shard_tensor *we
         return !shard_is_split(weight, 0) || shard_is_split(x, x->shape.ndim - 1) || shard_refuse_placement(function, weight);
     shard_error(SHARD_ERROR_SHAPE,
                 "%s: a weight of shape %s for x of shape %s; it has one number, or one for each channel, x's last dimension",
-                function, shard_shape_text(&weight->shape), shard_shape_text(&x->shape));
+                function, shard_tensor_shape_text(weight), shard_tensor_shape_text(x));
     return false;
 }
 

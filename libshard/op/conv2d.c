@@ -70,7 +70,7 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: x of shape %s and a weight of shape %s; [n, h, w, c] and [out, c / groups, kh, kw] are "
                     "needed",
-                    function, shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
+                    function, shard_tensor_shape_text(x), shard_tensor_shape_text(weight));
         return false;
     }
     int64_t in = x->shape.dim[3], out = weight->shape.dim[0];
@@ -78,12 +78,12 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: x of shape %s has %" PRId64 " channels, the weight of shape %s takes %" PRId64 " in each of "
                     "%" PRId64 " groups; both numbers of channels must be multiples of the groups",
-                    function, shard_shape_text(&x->shape), in, shard_shape_text(&weight->shape), weight->shape.dim[1], groups);
+                    function, shard_tensor_shape_text(x), in, shard_tensor_shape_text(weight), weight->shape.dim[1], groups);
         return false;
     }
     if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != out)) {
         shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for %" PRId64 " output channels", function,
-                    shard_shape_text(&bias->shape), out);
+                    shard_tensor_shape_text(bias), out);
         return false;
     }
     return true;

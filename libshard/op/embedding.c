@@ -51,7 +51,7 @@ static bool check_index(shard_tensor *index, int64_t count)
     const int64_t *memory = shard_tensor_memory(index);
     if (count == 0 && shard_numel(index) > 0) {
         shard_error(SHARD_ERROR_ARGUMENT, "shard_embedding: an index of shape %s into a weight without rows",
-                    shard_shape_text(&index->shape));
+                    shard_tensor_shape_text(index));
         return false;
     }
     /* No value is ignored: ignore_index is 0, which is in range. */
@@ -66,7 +66,7 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx
     if (weight->shape.ndim != 2 || index->dtype != SHARD_INT64 || index->shape.ndim == SHARD_MAX_DIMS ||
         shard_device_of(index) != shard_device_of(weight)) {
         shard_error(SHARD_ERROR_SHAPE, "%s: needs a weight [count, dim] and an int64 index on its device, not %s and %s %s",
-                    function, shard_shape_text(&weight->shape), shard_dtype_name(index->dtype), shard_shape_text(&index->shape));
+                    function, shard_tensor_shape_text(weight), shard_dtype_name(index->dtype), shard_tensor_shape_text(index));
         return false;
     }
     if (index->placement.kind == SHARD_PARTIAL || (!shard_is_local(weight) && !shard_is_local(index)))

@@ -2,9 +2,10 @@
 
 /* ---- the result ---- */
 
-/* Expands shape by another one; false with the error set. */
-static bool join_shapes(const char *function, shard_shape *shape, const shard_shape *other)
+/* Expands shape by that of an operand; false with the error set. first: the operand of shape, or NULL if it is of several. */
+static bool join_shapes(const char *function, shard_shape *shape, const shard_tensor *first, const shard_tensor *operand)
 {
+    const shard_shape *other = &operand->shape;
     shard_shape longer = shape->ndim >= other->ndim ? *shape : *other;
     const shard_shape *shorter = shape->ndim >= other->ndim ? other : shape;
     int lead = longer.ndim - shorter->ndim;
@@ -12,7 +13,8 @@ static bool join_shapes(const char *function, shard_shape *shape, const shard_sh
         int64_t size = shorter->dim[i - lead];
         if (longer.dim[i] != size && longer.dim[i] != 1 && size != 1) {
             shard_error(SHARD_ERROR_SHAPE, "%s: shapes %s and %s; counted from the last dimension, sizes must be equal or 1",
-                        function, shard_shape_text(shape), shard_shape_text(other));
+                        function, first ? shard_tensor_shape_text(first) : shard_shape_text(shape),
+                        shard_tensor_shape_text(operand));
             return false;
         }
         longer.dim[i] = longer.dim[i] == 1 ? size : longer.dim[i];
@@ -69,7 +71,7 @@ shard_tensor *shard_expansion_result(const char *function, bool linear, int coun
     shard_shape shape = operand[0]->shape;
     shard_placement placement;
     for (int i = 1; i < count; i++)
-        if (!join_shapes(function, &shape, &operand[i]->shape))
+        if (!join_shapes(function, &shape, i == 1 ? operand[0] : NULL, operand[i]))
             return NULL;
     if (!place(function, linear, &shape, count, operand, &placement))
         return NULL;

@@ -100,13 +100,15 @@ static const shard_node_type linear_type = {.name = "linear", .backward = linear
 static bool check_shapes(const char *function, const shard_tensor *x, const shard_tensor *weight, const shard_tensor *bias)
 {
     if (weight->shape.ndim != 2 || x->shape.ndim < 1 || x->shape.dim[x->shape.ndim - 1] != weight->shape.dim[1]) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: x of shape %s and a weight of shape %s; [..., in] and [out, in] are needed", function,
-                    shard_shape_text(&x->shape), shard_shape_text(&weight->shape));
+        bool features = x->shape.ndim > 0 && shard_is_split(x, x->shape.ndim - 1); /* as a COLUMN layer's result */
+        shard_error(SHARD_ERROR_SHAPE, "%s: x of shape %s and a weight of shape %s; [..., in] and [out, in] are needed%s",
+                    function, shard_tensor_shape_text(x), shard_tensor_shape_text(weight),
+                    features ? ": a layer of SHARD_SPLIT_ROW takes x, or shard_gather_from_group makes it local" : "");
         return false;
     }
     if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != weight->shape.dim[0])) {
         shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for a weight of shape %s; [out] is needed", function,
-                    shard_shape_text(&bias->shape), shard_shape_text(&weight->shape));
+                    shard_tensor_shape_text(bias), shard_tensor_shape_text(weight));
         return false;
     }
     return true;

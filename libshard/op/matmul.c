@@ -49,7 +49,7 @@ static bool check_shapes(const char *function, const shard_tensor *a, const shar
         fit = a->shape.dim[i] == b->shape.dim[i];
     if (!fit)
         shard_error(SHARD_ERROR_SHAPE, "%s: shapes %s and %s; [..., m, k] and [..., k, n] or [k, n] are needed", function,
-                    shard_shape_text(&a->shape), shard_shape_text(&b->shape));
+                    shard_tensor_shape_text(a), shard_tensor_shape_text(b));
     return fit;
 }
 

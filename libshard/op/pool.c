@@ -74,7 +74,7 @@ static bool check_images(const char *function, shard_tensor *x)
     if (x->shape.ndim != 4 || x->shape.dim[1] > INT32_MAX || x->shape.dim[2] > INT32_MAX ||
         x->shape.dim[1] * x->shape.dim[2] > INT32_MAX) {
         shard_error(SHARD_ERROR_SHAPE, "%s: x has shape %s; images [n, h, w, c] of fewer than 2^31 pixels are needed", function,
-                    shard_shape_text(&x->shape));
+                    shard_tensor_shape_text(x));
         return false;
     }
     return shard_check_carried(function, x, 1);

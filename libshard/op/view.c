@@ -36,7 +36,7 @@ static shard_status resolve_shape(const char *function, const shard_tensor *x, s
         known *= shape->dim[*inferred] = numel / known;
     if (known != numel)
         return shard_error(SHARD_ERROR_SHAPE, "%s: a tensor of shape %s, %" PRId64 " elements, cannot be of shape %s", function,
-                           shard_shape_text(&x->shape), numel, shard_shape_text(&wanted));
+                           shard_tensor_shape_text(x), numel, shard_shape_text(&wanted));
     return SHARD_OK;
 }
 
@@ -181,7 +181,7 @@ shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t leng
         return shard_fail_null(SHARD_ERROR_SHAPE,
                                "shard_narrow: %" PRId64 " elements from %" PRId64
                                " on along dimension %d of a tensor of shape %s",
-                               length, start, dim, shard_shape_text(&x->shape));
+                               length, start, dim, shard_tensor_shape_text(x));
     if (shard_is_split(x, dim))
         return shard_refuse_placement("shard_narrow", x), NULL;
     shard_shape shape = x->shape;

@@ -55,7 +55,7 @@ shard_status shard_resolve_dim(const char *function, const shard_shape *shape, i
 
 /* A message has at most this many shapes. */
 #define TEXT_BUFFERS 6
-#define TEXT_BYTES 200
+#define TEXT_BYTES 420
 static char *next_text(void)
 {
     static _Thread_local char buffers[TEXT_BUFFERS][TEXT_BYTES];
@@ -63,13 +63,32 @@ static char *next_text(void)
     return buffers[turn++ % TEXT_BUFFERS];
 }
 
+/* Appends the shape to a text of that length; the new length. */
+static int add_shape(char *text, int used, const shard_shape *shape)
+{
+    used += snprintf(text + used, (size_t)(TEXT_BYTES - used), "[");
+    for (int i = 0; i < shape->ndim && i < SHARD_MAX_DIMS; i++)
+        used += snprintf(text + used, (size_t)(TEXT_BYTES - used), "%s%" PRId64, i ? ", " : "", shape->dim[i]);
+    return used + snprintf(text + used, (size_t)(TEXT_BYTES - used), "]");
+}
+
 const char *shard_shape_text(const shard_shape *shape)
 {
     char *text = next_text();
-    int used = snprintf(text, TEXT_BYTES, "[");
-    for (int i = 0; i < shape->ndim && i < SHARD_MAX_DIMS; i++)
-        used += snprintf(text + used, (size_t)(TEXT_BYTES - used), "%s%" PRId64, i ? ", " : "", shape->dim[i]);
-    snprintf(text + used, (size_t)(TEXT_BYTES - used), "]");
+    add_shape(text, 0, shape);
+    return text;
+}
+
+const char *shard_tensor_shape_text(const shard_tensor *x)
+{
+    char *text = next_text();
+    int used = add_shape(text, 0, &x->shape);
+    if (x->placement.kind != SHARD_SPLIT)
+        return text;
+    shard_shape whole = shard_tensor_whole_shape(x);
+    used += snprintf(text + used, (size_t)(TEXT_BYTES - used), " (the local shard of ");
+    used = add_shape(text, used, &whole);
+    snprintf(text + used, (size_t)(TEXT_BYTES - used), ", split along dimension %d)", x->placement.dim);
     return text;
 }
 

@@ -164,6 +164,8 @@ shard_status shard_shape_check(const shard_shape *shape, shard_dtype dtype, int6
 shard_status shard_resolve_dim(const char *function, const shard_shape *shape, int dim, int *resolved);
 /* "[2, 3]", for messages; one of a few static buffers of the thread. */
 const char *shard_shape_text(const shard_shape *shape);
+/* The same of a tensor; of a split one also its whole shape and its dimension. */
+const char *shard_tensor_shape_text(const shard_tensor *x);
 /* "local", "split along 1", "partial", for messages; one of a few static buffers of the thread. */
 const char *shard_placement_text(const shard_placement *placement);
 
