@@ -381,6 +381,11 @@ static void run_makers(void)
         if (managed && !again)
             managed->deleter(managed);
         note(again);
+        DLManagedTensor *unversioned = shard_to_dlpack_unversioned(own);
+        again = unversioned ? shard_from_dlpack_unversioned(unversioned) : NULL;
+        if (unversioned && !again)
+            unversioned->deleter(unversioned);
+        note(again);
         shard_materialize(x);
         add(shard_data(x) != NULL);
         add((double)shard_numel(x) + (double)shard_tensor_size(x, 0) + (double)shard_tensor_dtype(x) +

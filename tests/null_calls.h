@@ -44,6 +44,7 @@ shard_group *made_world(void);
 shard_metadata *made_metadata(void);
 FILE *made_file(void);
 DLManagedTensorVersioned *made_managed(void);
+DLManagedTensor *made_unversioned(void);
 shard_release_memory made_release;
 shard_log_function made_log;
 shard_take_rows made_take;

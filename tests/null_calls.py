@@ -54,6 +54,7 @@ MADE = {
     "shard_async_save *": "made_async_save()",
     "bool *": "made_bools",
     "DLManagedTensorVersioned *": "made_managed()",
+    "DLManagedTensor *": "made_unversioned()",
 }
 # Arguments that the function takes over, even when it fails: made anew for each call.
 TAKEN = {

@@ -119,6 +119,36 @@ START_TEST(dlpack_round)
 }
 END_TEST
 
+/* The same struct of before version 1. */
+START_TEST(unversioned_round)
+{
+    shard_device *cpu = shard_device_open("cpu");
+    int64_t before = shard_get_memory_stats(cpu).current;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_full(SHARD_SHAPE(2, 3), 3.0, .device = cpu);
+        void *memory = shard_data(x);
+        DLManagedTensor *managed = shard_to_dlpack_unversioned(x);
+        ck_assert_msg(managed, "%s", shard_last_error());
+        ck_assert_ptr_eq(managed->dl_tensor.data, memory);
+        shard_release(x);
+        shard_tensor *y = shard_from_dlpack_unversioned(managed);
+        ck_assert_msg(y, "%s", shard_last_error());
+        ck_assert_ptr_eq(shard_data(y), memory);
+        ck_assert_double_eq(shard_item(shard_sum(y)), 18);
+        managed = shard_to_dlpack_unversioned(y); /* deleted by a consumer */
+        managed->deleter(managed);
+        ck_assert_double_eq(shard_item(shard_sum(y)), 18);
+    }
+    ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
+    int64_t shape[2] = {2, 2}, strides[2] = {1, 2};
+    float values[4] = {0};
+    DLManagedTensor gaps = {.dl_tensor = {values, {kDLCPU, 0}, 2, {kDLFloat, 32, 1}, shape, strides, 0}};
+    ck_assert_ptr_null(shard_from_dlpack_unversioned(&gaps));
+    check_error(SHARD_ERROR_UNSUPPORTED, "shard_from_dlpack_unversioned: *without gaps*");
+}
+END_TEST
+
 static void delete (DLManagedTensorVersioned *managed)
 {
     ++*(int *)managed->manager_ctx;
@@ -199,6 +229,7 @@ int main(void)
     tcase_add_test(tcase, trains_in_memory);
     tcase_add_test(tcase, refuses_memory);
     tcase_add_loop_test(tcase, dlpack_round, 0, SHARD_DTYPES);
+    tcase_add_test(tcase, unversioned_round);
     tcase_add_loop_test(tcase, dlpack_in, 0, sizeof dlpack_cases / sizeof *dlpack_cases);
     tcase_add_test(tcase, gets_log_lines);
     return test_run(suite);

@@ -102,6 +102,13 @@ DLManagedTensorVersioned *made_managed(void)
     return &managed;
 }
 
+DLManagedTensor *made_unversioned(void)
+{
+    static DLManagedTensor managed;
+    managed.dl_tensor = made_managed()->dl_tensor;
+    return &managed;
+}
+
 shard_optimizer *made_optimizer(void)
 {
     return sgd_of_list(made_list(shard_ones(SHARD_SHAPE(2), .requires_grad = true)));

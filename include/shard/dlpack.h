@@ -4,16 +4,17 @@
  * The types are those of DLPack's dlpack.h (https://github.com/dmlc/dlpack, version 1.1), written anew from its
  * specification (https://dmlc.github.io/dlpack/latest/c_api.html): the names, values and layouts that an exchange
  * needs. A program that includes DLPack's own header before this one uses that. NumPy from 2.1 and PyTorch from 2.9 exchange
- * them. With older ones, take addresses: shard_from_memory(address, ...) of x.data_ptr(), and shard_data the other way.
+ * them.
  *
  * Streams. GPU memory is used in the order of a stream, and DLPack's structs do not name one. Both functions take the stream on
  * which the device's operations run at the time of the call: its own, or the one of shard_device_use_stream.
  *   - shard_to_dlpack: values are there for work on that stream. The deleter releases the memory in the order of the stream
  *     that is in use then: the consumer's work on the memory is on it, or ordered before it.
  *   - shard_from_dlpack: the producer's work on the memory is on that stream, or ordered before it:
- *     tensor.__dlpack__(stream=number, max_version=(1, 1)) in Python, whose capsule is named dltensor_versioned; without
- *     max_version it has another struct, the older DLManagedTensor. The deleter is called after the operations on
- *     the memory are done.
+ *     tensor.__dlpack__(stream=number, max_version=(1, 1)) in Python, whose capsule is named dltensor_versioned. The deleter
+ *     is called after the operations on the memory are done.
+ * The two _unversioned functions are the same for the struct of DLPack before version 1, which has capsules named dltensor: of
+ * tensor.__dlpack__(stream=number), and the only ones that older versions know.
  * To write __dlpack__(stream) for a consumer's stream: shard_device_use_stream(device, stream), then the stream before it
  * again. Each of the two streams then waits for the work on the other so far.
  */
@@ -87,6 +88,12 @@ typedef struct DLManagedTensorVersioned {
     DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
+typedef struct DLManagedTensor {
+    DLTensor dl_tensor;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensor *self);
+} DLManagedTensor;
+
 #endif
 
 /* The tensor's memory for another library, without a copy; it stays until the deleter is called, in the tensor's
@@ -96,6 +103,8 @@ typedef struct DLManagedTensorVersioned {
  * shard_nn_parallel_classifier's weight with data parallel: export a shard_clone. Not collective. As
  * tensor.__dlpack__(max_version=(1, 1)). */
 SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
+/* As shard_to_dlpack, of the struct of before version 1. As tensor.__dlpack__(). NULL with the error set. Not collective. */
+SHARD_API DLManagedTensor *shard_to_dlpack_unversioned(shard_tensor *tensor);
 
 /* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released, or a parameter on it
  * moves (shard_data_parallel_create, shard_zero_optimizer), after which training no longer writes to the memory; after an
@@ -104,6 +113,9 @@ SHARD_API DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor);
  * elements; UNAVAILABLE, a GPU that cannot be opened; ARGUMENT, memory that is not aligned to the dtype's size. Not collective.
  * As torch.from_dlpack. */
 SHARD_API shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed);
+/* As shard_from_dlpack, of the struct of before version 1, which does not tell whether the memory is read-only. NULL with the
+ * error set. Not collective. */
+SHARD_API shard_tensor *shard_from_dlpack_unversioned(DLManagedTensor *managed);
 
 SHARD_END_C
 

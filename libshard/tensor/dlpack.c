@@ -57,15 +57,15 @@ static const struct {
 enum { TYPES = sizeof types / sizeof *types };
 _Static_assert(TYPES == SHARD_DTYPES, "each dtype has a type of DLPack's");
 
-static bool find_dtype(DLDataType type, shard_dtype *dtype)
+static bool find_dtype(const char *function, DLDataType type, shard_dtype *dtype)
 {
     for (int i = 0; i < TYPES; i++)
         if (types[i].type.code == type.code && types[i].type.bits == type.bits && types[i].type.lanes == type.lanes) {
             *dtype = types[i].dtype;
             return true;
         }
-    shard_error(SHARD_ERROR_UNSUPPORTED, "shard_from_dlpack: there is no dtype for DLPack's code %d of %d bits, %d lanes",
-                type.code, type.bits, type.lanes);
+    shard_error(SHARD_ERROR_UNSUPPORTED, "%s: there is no dtype for DLPack's code %d of %d bits, %d lanes", function, type.code,
+                type.bits, type.lanes);
     return false;
 }
 
@@ -83,7 +83,7 @@ static bool is_dense(const DLTensor *tensor)
 }
 
 /* The device that DLPack names; NULL with the error set. */
-static shard_device *find_device(DLDevice device)
+static shard_device *find_device(const char *function, DLDevice device)
 {
     char name[24];
     switch ((int)device.device_type) {
@@ -95,15 +95,13 @@ static shard_device *find_device(DLDevice device)
         return shard_device_open(name);
     default:
         return shard_fail_null(SHARD_ERROR_UNSUPPORTED,
-                               "shard_from_dlpack: a tensor on DLPack's device %d; host memory (1, 3) and CUDA's (2) are read",
+                               "%s: a tensor on DLPack's device %d; host memory (1, 3) and CUDA's (2) are read", function,
                                (int)device.device_type);
     }
 }
 
-static bool check(const DLManagedTensorVersioned *managed)
+static bool check_version(const char *function, const DLManagedTensorVersioned *managed)
 {
-    static const char function[] = "shard_from_dlpack";
-    const DLTensor *tensor = &managed->dl_tensor;
     if (managed->version.major != DLPACK_MAJOR_VERSION) {
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a tensor of DLPack %" PRIu32 ".%" PRIu32 "; version 1 is read", function,
                     managed->version.major, managed->version.minor);
@@ -113,64 +111,97 @@ static bool check(const DLManagedTensorVersioned *managed)
         shard_error(SHARD_ERROR_UNSUPPORTED, "%s: the memory is read-only: export a copy", function);
         return false;
     }
+    return true;
+}
+
+/* A tensor on the memory, which release frees; NULL with the error set. */
+static shard_tensor *import(const char *function, const DLTensor *tensor, shard_release_memory *release, void *context)
+{
+    shard_dtype dtype;
     if (tensor->ndim < 0 || tensor->ndim > SHARD_MAX_DIMS || !is_dense(tensor)) {
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: a tensor of %d dimensions, %s; at most %d, without gaps, are read: export a copy", function,
                     (int)tensor->ndim, tensor->strides ? "with strides" : "without strides", SHARD_MAX_DIMS);
-        return false;
+        return NULL;
     }
-    return true;
+    shard_device *device = find_dtype(function, tensor->dtype, &dtype) ? find_device(function, tensor->device) : NULL;
+    if (!device)
+        return NULL;
+    shard_shape shape = {.ndim = tensor->ndim};
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dim[i] = tensor->shape[i];
+    char *memory = (char *)tensor->data + tensor->byte_offset;
+    return is_aligned(function, memory, dtype) ? make_on(memory, shape, dtype, device, release, context) : NULL;
 }
 
-static void delete_managed(void *context)
+static void delete_versioned(void *context)
 {
     DLManagedTensorVersioned *managed = context;
     if (managed->deleter)
         managed->deleter(managed);
 }
 
+static void delete_unversioned(void *context)
+{
+    DLManagedTensor *managed = context;
+    if (managed->deleter)
+        managed->deleter(managed);
+}
+
 shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed)
 {
+    static const char function[] = "shard_from_dlpack";
     if (!managed)
-        return shard_null_argument("shard_from_dlpack", "managed"), NULL;
-    shard_dtype dtype;
-    if (!check(managed) || !find_dtype(managed->dl_tensor.dtype, &dtype))
-        return NULL;
-    shard_device *device = find_device(managed->dl_tensor.device);
-    if (!device)
-        return NULL;
-    shard_shape shape = {.ndim = managed->dl_tensor.ndim};
-    for (int i = 0; i < shape.ndim; i++)
-        shape.dim[i] = managed->dl_tensor.shape[i];
-    char *memory = (char *)managed->dl_tensor.data + managed->dl_tensor.byte_offset;
-    return is_aligned("shard_from_dlpack", memory, dtype) ? make_on(memory, shape, dtype, device, delete_managed, managed) : NULL;
+        return shard_null_argument(function, "managed"), NULL;
+    return check_version(function, managed) ? import(function, &managed->dl_tensor, delete_versioned, managed) : NULL;
+}
+
+shard_tensor *shard_from_dlpack_unversioned(DLManagedTensor *managed)
+{
+    static const char function[] = "shard_from_dlpack_unversioned";
+    if (!managed)
+        return shard_null_argument(function, "managed"), NULL;
+    return import(function, &managed->dl_tensor, delete_unversioned, managed);
 }
 
 /* ---- out ---- */
 
 typedef struct exported {
-    DLManagedTensorVersioned managed;
+    union {
+        DLManagedTensorVersioned versioned;
+        DLManagedTensor unversioned;
+    };
     shard_storage *storage; /* a reference */
     int64_t shape[SHARD_MAX_DIMS], strides[SHARD_MAX_DIMS];
 } exported;
 
-static void delete_exported(DLManagedTensorVersioned *managed)
+static void delete_exported(exported *e)
 {
-    exported *e = managed->manager_ctx;
     shard_storage_unref(e->storage);
     free(e);
 }
 
-DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
+static void delete_exported_versioned(DLManagedTensorVersioned *managed)
 {
-    static const char function[] = "shard_to_dlpack";
+    delete_exported(managed->manager_ctx);
+}
+
+static void delete_exported_unversioned(DLManagedTensor *managed)
+{
+    delete_exported(managed->manager_ctx);
+}
+
+/* Sets *described; NULL with the error set. */
+static exported *export(const char *function, shard_tensor *tensor, DLTensor *described)
+{
     if (!tensor)
         return shard_null_argument(function, "tensor"), NULL;
     const shard_materializer *materializer = tensor->storage->materializer;
     if (materializer && (!materializer->local || materializer->transient))
         return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: %s: export a shard_clone", function,
-                               materializer->local ? "a classifier's gradient with data parallel, whose memory the next step frees"
-                                                   : "a parameter that stage 3 of shard_zero_optimizer keeps on several ranks");
+                               materializer->local
+                                   ? "a classifier's gradient with data parallel, whose memory the next step frees"
+                                   : "a parameter that stage 3 of shard_zero_optimizer keeps on several ranks");
     char *memory = shard_tensor_memory(tensor);
     exported *e = memory ? shard_calloc(1, sizeof *e) : NULL;
     if (!e)
@@ -189,16 +220,30 @@ DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
     for (int i = 0; i < TYPES; i++)
         if (types[i].dtype == tensor->dtype)
             type = types[i].type;
-    e->managed = (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
-        .manager_ctx = e,
-        .deleter = delete_exported,
-        .dl_tensor = {.data = memory,
-                      .device = place,
-                      .ndim = tensor->shape.ndim,
-                      .dtype = type,
-                      .shape = e->shape,
-                      .strides = e->strides},
-    };
-    return &e->managed;
+    *described = (DLTensor){
+        .data = memory, .device = place, .ndim = tensor->shape.ndim, .dtype = type, .shape = e->shape, .strides = e->strides};
+    return e;
+}
+
+DLManagedTensorVersioned *shard_to_dlpack(shard_tensor *tensor)
+{
+    DLTensor described;
+    exported *e = export("shard_to_dlpack", tensor, &described);
+    if (!e)
+        return NULL;
+    e->versioned = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+                                              .manager_ctx = e,
+                                              .deleter = delete_exported_versioned,
+                                              .dl_tensor = described};
+    return &e->versioned;
+}
+
+DLManagedTensor *shard_to_dlpack_unversioned(shard_tensor *tensor)
+{
+    DLTensor described;
+    exported *e = export("shard_to_dlpack_unversioned", tensor, &described);
+    if (!e)
+        return NULL;
+    e->unversioned = (DLManagedTensor){.dl_tensor = described, .manager_ctx = e, .deleter = delete_exported_unversioned};
+    return &e->unversioned;
 }
