@@ -64,7 +64,7 @@ def check_keys(*command):
     job.read_until(b'stopped')
     job.type(b'\x03')
     job.read_until(b'took signal 2', 2)
-    job.end()
+    assert job.end() == 2
 
 
 def check_input():
