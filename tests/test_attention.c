@@ -98,13 +98,13 @@ START_TEST(as_composed)
         y[0] = composed(x[0][0], x[0][1], x[0][2], causal, offset);
         y[1] = shard_scaled_dot_product_attention(x[1][0], x[1][1], x[1][2], .is_causal = causal, .offset = offset);
         shard_tensor *dy = make_up_tensor(SHARD_SHAPE(1, HEADS, QUERIES, OUT), 4, .dtype = SHARD_FLOAT64);
-        double *want = read_doubles_of(y[0]);
+        double *want = values_of(y[0]);
         check_tensor("y", y[1], want, 1e-12);
         free(want);
         check_ok(shard_backward_from(y[0], dy));
         check_ok(shard_backward_from(y[1], dy));
         for (int i = 0; i < 3; i++) {
-            want = read_doubles_of(shard_grad(x[0][i]));
+            want = values_of(shard_grad(x[0][i]));
             check_tensor("gradient", shard_grad(x[1][i]), want, 1e-12);
             free(want);
         }
@@ -120,8 +120,8 @@ START_TEST(scales)
         shard_tensor *x[3];
         for (int i = 0; i < 3; i++)
             x[i] = make_up_tensor(SHARD_SHAPE(1, HEADS, i ? KEYS : QUERIES, IN), (unsigned)i + 1, .dtype = SHARD_FLOAT64);
-        double *of_default = read_doubles_of(shard_scaled_dot_product_attention(x[0], x[1], x[2]));
-        double *mean = read_doubles_of(
+        double *of_default = values_of(shard_scaled_dot_product_attention(x[0], x[1], x[2]));
+        double *mean = values_of(
             shard_add(shard_mean_dim(x[2], 2, true), shard_zeros(SHARD_SHAPE(1, HEADS, QUERIES, IN), .dtype = SHARD_FLOAT64)));
         check_tensor("infinity", shard_scaled_dot_product_attention(x[0], x[1], x[2], .scale = INFINITY), of_default, 0);
         check_tensor("sqrt", shard_scaled_dot_product_attention(x[0], x[1], x[2], .scale = 1 / sqrt(IN)), of_default, 1e-14);
@@ -145,7 +145,7 @@ START_TEST(generates_with_a_cache)
         for (int64_t i = 0; i < LENGTH; i++)
             row[i] = shard_scaled_dot_product_attention(shard_narrow(x[0], 2, i, 1), shard_narrow(x[1], 2, 0, i + 1),
                                                         shard_narrow(x[2], 2, 0, i + 1), .is_causal = true, .offset = i);
-        double *want = read_doubles_of(all);
+        double *want = values_of(all);
         check_tensor("rows", shard_concatenate(row, LENGTH, 2), want, 1e-14);
         free(want);
     }
@@ -225,14 +225,14 @@ static void check_grouped_heads(shard_group *world, void *context)
         shard_tensor *y = shard_scaled_dot_product_attention(whole[0], whole[1], whole[2], .is_causal = true);
         shard_tensor *mine = shard_scaled_dot_product_attention(part[0], part[1], part[2], .is_causal = true);
         ck_assert_msg(mine, "%s", shard_last_error());
-        double *want = read_doubles_of(shard_narrow(y, 1, GROUP * own.start, GROUP * own.size));
+        double *want = values_of(shard_narrow(y, 1, GROUP * own.start, GROUP * own.size));
         check_tensor("y", mine, want, 1e-14);
         free(want);
         check_ok(shard_backward(shard_sum(y)));
         check_ok(shard_backward(shard_reduce_from_group(shard_sum(mine), world)));
         for (int i = 0; i < 3; i++) {
             int64_t each = i == 0 ? GROUP : 1;
-            want = read_doubles_of(shard_narrow(shard_grad(whole[i]), 1, each * own.start, each * own.size));
+            want = values_of(shard_narrow(shard_grad(whole[i]), 1, each * own.start, each * own.size));
             check_tensor("gradient", shard_grad(part[i]), want, 1e-14);
             free(want);
         }

@@ -383,7 +383,7 @@ static const cast_case cases[] = {
 static shard_tensor *sixteenths(shard_shape shape, unsigned seed, shard_dtype dtype)
 {
     shard_tensor *x = make_up_tensor(shape, seed, .dtype = SHARD_FLOAT64);
-    double *values = read_doubles_of(x);
+    double *values = values_of(x);
     for (int64_t i = 0; i < shard_numel(x); i++)
         values[i] = (double)(int)(16 * values[i]) / 16;
     x = shard_detach(shard_cast(shard_from_host(values, shape, .dtype = SHARD_FLOAT64), dtype));
@@ -418,7 +418,7 @@ static void compare(const cast_case *c, shard_dtype mode)
     }
     shard_tensor *wanted = c->make(exact);
     go_back(wanted);
-    double *values = read_doubles_of(wanted), rounding = unit(mode), float32 = 1e-5;
+    double *values = values_of(wanted), rounding = unit(mode), float32 = 1e-5;
     check_tensor(c->name, y, values, c->to == N ? 1.01 * rounding : float32);
     free(values);
     for (int i = 0; i < c->inputs; i++) {
@@ -426,7 +426,7 @@ static void compare(const cast_case *c, shard_dtype mode)
         if (!shard_grad(x[i]))
             continue;
         ck_assert_int_eq(shard_tensor_dtype(shard_grad(x[i])), shard_tensor_dtype(x[i]));
-        values = read_doubles_of(shard_grad(exact[i]));
+        values = values_of(shard_grad(exact[i]));
         bool narrow = c->from[i] == N || c->from[i] == O || c->uses_result;
         /* on the way to a 16-bit input: of dy, of the gradient, of the other type */
         check_tensor(c->name, shard_grad(x[i]), values, narrow ? 3 * 0x1p-8 : c->rounds ? 1.01 * rounding : float32);

@@ -48,7 +48,7 @@ static void make_network(shard_tensor **p)
  * elements are far off. */
 static double distance(shard_tensor *x, shard_tensor *expected)
 {
-    double *a = read_doubles_of(x), *b = read_doubles_of(expected), off = 0, size = 0;
+    double *a = values_of(x), *b = values_of(expected), off = 0, size = 0;
     for (int64_t i = 0; i < shard_numel(expected); i++) {
         off += (a[i] - b[i]) * (a[i] - b[i]);
         size += b[i] * b[i];
@@ -94,7 +94,7 @@ START_TEST(evaluates)
             rank = shard_label_rank(logits, labels, -100);
         }
         ck_assert_int_eq(shard_tensor_dtype(logits), modes[_i]);
-        double *value = read_doubles_of(logits);
+        double *value = values_of(logits);
         static const int64_t label[] = {4, 0, 2, 4, 1, 3};
         int64_t *got = host_copy(rank);
         for (int i = 0; i < 6; i++) {
@@ -106,7 +106,7 @@ START_TEST(evaluates)
         }
         free(value);
         free(got);
-        value = read_doubles_of(network(p, images, NULL, false));
+        value = values_of(network(p, images, NULL, false));
         check_tensor("logits", logits, value, 8 * unit(modes[_i]));
         free(value);
     }

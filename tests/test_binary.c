@@ -100,7 +100,7 @@ START_TEST(values)
     {
         shard_tensor *x = make_up_tensor(SHARD_SHAPE(A, 1, C), 1, .dtype = SHARD_FLOAT64);
         shard_tensor *y = make_up_tensor(SHARD_SHAPE(B, 1), 2, .dtype = SHARD_FLOAT64);
-        double *left = read_doubles_of(x), *right = read_doubles_of(y);
+        double *left = values_of(x), *right = values_of(y);
         for (int i = 0; i < A * B * C; i++)
             expected[i] = left[i / (B * C) * C + i % C] - right[i / C % B];
         shard_tensor *z = shard_sub(x, y);

@@ -248,13 +248,13 @@ START_TEST(stands_extreme_logits)
         shard_set_requires_grad(logits, true);
         shard_tensor *loss = shard_binary_cross_entropy_with_logits(logits, tensor_of(target, SHARD_SHAPE(1, 6), SHARD_FLOAT64),
                                                                     .reduction = SHARD_REDUCTION_NONE);
-        got = read_doubles_of(loss);
+        got = values_of(loss);
         for (int i = 0; i < 6; i++)
             check_number(got[i] / (i > 3 && !turned ? exp(-40) : 1),
                          (turned ? wrong : right)[i] / (i > 3 && !turned ? exp(-40) : 1), 1e-12, "loss", i);
         free(got);
         check_ok(shard_backward(shard_sum(loss)));
-        got = read_doubles_of(shard_grad(logits));
+        got = values_of(shard_grad(logits));
         for (int i = 0; i < 6; i++)
             check_number(got[i], turned ? (i % 2 ? -1 : 1) : (i > 3 ? (i % 2 ? 1 : -1) * exp(-40) : 0), 1e-15, "gradient", i);
         free(got);
@@ -280,7 +280,7 @@ START_TEST(stands_infinite_logits_of_pairs)
                 logits, shard_from_host(pairs, SHARD_SHAPE(2, 3), .dtype = SHARD_INT64), .reduction = SHARD_REDUCTION_SUM);
             ck_assert_double_eq_tol(shard_item(loss) / ((2 * CLASSES - 4) * log(2)), 1, d > 1 ? 1e-2 : 1e-5);
             check_ok(shard_backward(loss));
-            got = read_doubles_of(shard_grad(logits));
+            got = values_of(shard_grad(logits));
             for (int i = 0; i < 2 * CLASSES; i++)
                 check_number(got[i], isinf(x[i]) ? 0 : i == 7 ? -0.5 : 0.5, 1e-6, "gradient", i);
             free(got);
@@ -402,7 +402,7 @@ static void splits_rows(shard_group *world, void *context)
                 check_ok(shard_group_all_reduce(world, NULL, &sum, 1, SHARD_FLOAT64, SHARD_SUM));
                 check_number(sum, p->loss[0], 1e-13, "loss", 0);
                 check_ok(shard_backward_from(loss, shard_full(SHARD_SCALAR, 0.75, .dtype = SHARD_FLOAT64)));
-                double *got = read_doubles_of(shard_grad(x));
+                double *got = values_of(shard_grad(x));
                 for (int64_t i = 0; i < range.size * 7; i++)
                     check_number(got[i], p->gradient[range.start * 7 + i], 1e-13, "gradient", i);
                 free(got);

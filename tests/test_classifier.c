@@ -273,15 +273,8 @@ static void take_step(training *t, int step)
 
 static void compare_values(const char *of, const char *name, shard_tensor *found, shard_tensor *expected, double tolerance)
 {
-    int64_t count = shard_numel(found);
-    double *a = calloc((size_t)count + 1, sizeof *a), *b = calloc((size_t)count + 1, sizeof *b), largest = 0;
-    read_values(found, a);
-    read_values(expected, b);
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(b[i]));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(fabs(a[i] - b[i]) <= tolerance * largest, "%s: %s[%lld] is %.9g, not %.9g", of, name, (long long)i, a[i],
-                      b[i]);
+    double *a = values_of(found), *b = values_of(expected);
+    check_doubles(a, b, shard_numel(found), tolerance, 0, "%s: %s", of, name);
     free(a);
     free(b);
 }
@@ -297,7 +290,7 @@ static void train_both(const setting *set, shard_group *group, int steps)
     for (int step = 0; step < steps; step++) {
         take_step(&fused, step);
         take_step(&plain, step);
-        ck_assert_msg(fabs(fused.loss[step] - plain.loss[step]) <= tolerance * fabs(plain.loss[step]),
+        ck_assert_msg(is_within(fused.loss[step], plain.loss[step], tolerance * fabs(plain.loss[step])),
                       "%s: loss %.9g in step %d, not %.9g", set->name, fused.loss[step], step, plain.loss[step]);
     }
     shard_tensors *found = shard_parameters(fused.model), *expected = shard_parameters(plain.model);

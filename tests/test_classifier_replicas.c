@@ -366,15 +366,11 @@ static void compare(const training *found, const training *expected, double tole
 {
     for (int64_t i = 0; i < shard_tensors_count(found->parameters); i++) {
         shard_tensor *x = shard_tensors_at(found->parameters, i), *y = shard_tensors_at(expected->parameters, i);
-        double *a = values_of(x), *b = values_of(y), largest = 0;
+        double *a = values_of(x), *b = values_of(y);
         bool part = shard_is_split(x, 0) && !shard_is_split(y, 0);
         int64_t start = part ? x->placement.start * (shard_numel(x) / x->shape.dim[0]) : 0;
-        for (int64_t j = 0; j < shard_numel(x); j++)
-            largest = fmax(largest, fabs(b[start + j]));
-        for (int64_t j = 0; j < shard_numel(x); j++)
-            ck_assert_msg(fabs(a[j] - b[start + j]) <= tolerance * largest, "%s: \"%s\"[%lld] is %.9g, not %.9g of way %d",
-                          found->set->name, shard_tensors_name(found->parameters, i), (long long)j, a[j], b[start + j],
-                          (int)expected->way);
+        check_doubles(a, b + start, shard_numel(x), tolerance, 0, "%s, as of way %d: \"%s\"", found->set->name,
+                      (int)expected->way, shard_tensors_name(found->parameters, i));
         free(a);
         free(b);
     }
@@ -432,7 +428,7 @@ static void trains(shard_group *world, void *context)
     }
     compare_replicas(&t[DEFERRED]);
     compare(&t[DEFERRED], &t[WHOLE], fmin(tolerance, most));
-    ck_assert_msg(fabs(t[DEFERRED].norms - t[WHOLE].norms) <= 1e-5 * t[WHOLE].norms, "%s: norms add up to %.9g, not %.9g",
+    ck_assert_msg(is_within(t[DEFERRED].norms, t[WHOLE].norms, 1e-5 * t[WHOLE].norms), "%s: norms add up to %.9g, not %.9g",
                   set->name, t[DEFERRED].norms, t[WHOLE].norms);
     if (set->max_norm == 0 && set->optimizer != lamb && set->dtype != SHARD_BFLOAT16)
         compare(&t[DEFERRED], &t[ALONE], fmin(2 * tolerance, most));

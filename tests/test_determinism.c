@@ -182,7 +182,7 @@ static void records(shard_group *world, void *context)
     double *single = read_file(scratch_path("losses"), &bytes);
     ck_assert_uint_eq(bytes, sizeof losses);
     for (int i = 0; i < STEPS; i++)
-        ck_assert_msg(fabs(losses[i] - single[i]) <= 1e-12 * fabs(single[i]),
+        ck_assert_msg(is_within(losses[i], single[i], 1e-12 * fabs(single[i])),
                       "%s on %d ranks: the loss of step %d is %.17g, not %.17g", names[c->kind], shard_group_size(world), i,
                       losses[i], single[i]);
     free(single);

@@ -31,7 +31,7 @@ START_TEST(drops_a_share)
 {
     SHARD_SCOPE {
         int64_t n = 100000, dropped = 0;
-        double *values = read_doubles_of(shard_dropout(shard_ones(SHARD_SHAPE(n)), 0.3));
+        double *values = values_of(shard_dropout(shard_ones(SHARD_SHAPE(n)), 0.3));
         for (int64_t i = 0; i < n; i++) {
             dropped += values[i] == 0;
             ck_assert(values[i] == 0 || fabs(values[i] - 1 / 0.7) < 1e-7);
@@ -48,7 +48,7 @@ START_TEST(draws)
     SHARD_SCOPE {
         shard_tensor *x = shard_ones(SHARD_SHAPE(64));
         shard_manual_seed(3);
-        double *first = read_doubles_of(shard_dropout(x, 0.5)), *second = read_doubles_of(shard_dropout(x, 0.5));
+        double *first = values_of(shard_dropout(x, 0.5)), *second = values_of(shard_dropout(x, 0.5));
         ck_assert_int_eq(shard_get_random_state().next_draw, 2);
         shard_manual_seed(3);
         check_tensor("first", shard_dropout(x, 0.5), first, 0);
@@ -76,7 +76,7 @@ static void drops_alike(shard_group *world, void *context)
         shard_tensor *own = shard_ones(shape, .dtype = SHARD_FLOAT64);
         shard_manual_seed(5);
         shard_tensor *y = shard_dropout(shard_as_split(own, dim, world, part.start, 11), 0.5);
-        double *expected = read_doubles_of(whole), *values = read_doubles_of(y);
+        double *expected = values_of(whole), *values = values_of(y);
         for (int64_t i = 0; i < shape.dim[0]; i++)
             for (int64_t j = 0; j < 3; j++)
                 for (int64_t k = 0; k < shape.dim[2]; k++) {

@@ -415,14 +415,10 @@ static void compute(const problem *p, const values *v, const layout *at, int fir
 static void compare(const problem *p, const layout *at, const char *what, const double *found, const double *expected,
                     int64_t count)
 {
-    double largest = 0, tolerance = (p->dtype == SHARD_FLOAT32 ? 16 : 6) * unit(p->dtype);
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(expected[i]));
-    for (int64_t i = 0; i < count; i++)
-        if (!(fabs(found[i] - expected[i]) <= tolerance * largest))
-            ck_abort_msg("%s, %s, %s, reduction %d, %d x %d ranks: %s[%lld] is %.9g, not %.9g", p->kind->name,
-                         shard_dtype_name(p->dtype), p->fused ? "fused" : "dense", (int)p->reduction, at->parts,
-                         shard_group_size(at->model), what, (long long)i, found[i], expected[i]);
+    double tolerance = (p->dtype == SHARD_FLOAT32 ? 16 : 6) * unit(p->dtype);
+    check_doubles(found, expected, count, tolerance, 0, "%s, %s, %s, reduction %d, %d x %d ranks: %s", p->kind->name,
+                  shard_dtype_name(p->dtype), p->fused ? "fused" : "dense", (int)p->reduction, at->parts,
+                  shard_group_size(at->model), what);
 }
 
 static void check_problem(const problem *p, const layout *at)

@@ -63,13 +63,7 @@ static bool has_stash(head_form form, int d)
 static void compare(const char *what, const double *found, const double *expected, int64_t count, double tolerance, int form,
                     int d, double share)
 {
-    double largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(expected[i]));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(fabs(found[i] - expected[i]) <= tolerance * largest,
-                      "%s[%lld] is %.9g, not %.9g: form %d, dtypes %d, share %g", what, (long long)i, found[i], expected[i], form,
-                      d, share);
+    check_doubles(found, expected, count, tolerance, 0, "form %d, dtypes %d, share %g: %s", form, d, share, what);
 }
 
 static void same_results(shard_group *world, void *context)

@@ -53,7 +53,7 @@ START_TEST(writes_into_the_gradient)
         shard_tensor *dy = make_up_tensor(SHARD_SHAPE(2, out), 3, .dtype = SHARD_FLOAT64);
         check_ok(shard_backward_from(shard_linear(x, weight, NULL), dy));
         const void *first = shard_data(shard_grad(weight));
-        double *once = read_doubles_of(shard_grad(weight));
+        double *once = values_of(shard_grad(weight));
         for (int64_t i = 0; i < in * out; i++)
             once[i] *= 2;
         for (int turn = 0; turn < 2; turn++) {

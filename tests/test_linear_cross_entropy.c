@@ -139,14 +139,11 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
 static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
                     double tolerance)
 {
-    double largest = 0.1; /* rounding of what cancels is smaller than that of its summands */
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(expected[i]));
-    for (int64_t i = 0; i < count; i++)
-        ck_assert_msg(fabs(found[i] - expected[i]) <= tolerance * largest,
-                      "%s[%lld] is %.10g, not %.10g: %lld rows, %lld features, %lld classes, %s and %s, form %d, reduction %d",
-                      what, (long long)i, found[i], expected[i], (long long)p->rows, (long long)p->in, (long long)p->classes,
-                      shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype), p->form, (int)p->reduction);
+    /* Rounding of what cancels is smaller than that of its summands. */
+    check_doubles(found, expected, count, tolerance, 0.1,
+                  "%lld rows, %lld features, %lld classes, %s and %s, form %d, reduction %d: %s", (long long)p->rows,
+                  (long long)p->in, (long long)p->classes, shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype), p->form,
+                  (int)p->reduction, what);
 }
 
 static const struct {

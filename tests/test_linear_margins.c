@@ -166,14 +166,8 @@ static void compute_found(const problem *p, values *v, shard_group *group, shard
 static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
                     double tolerance)
 {
-    double largest = 1e-3;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(expected[i]));
-    for (int64_t i = 0; i < count; i++)
-        if (!(fabs(found[i] - expected[i]) <= tolerance * largest))
-            ck_abort_msg("%s[%lld] is %.10g, not %.10g (the largest is %g): way %d, form %d, scale %g, %s and %s", what,
-                         (long long)i, found[i], expected[i], largest, (int)p->way, p->form, p->scale, shard_dtype_name(p->dtype),
-                         shard_dtype_name(p->weight_dtype));
+    check_doubles(found, expected, count, tolerance, 1e-3, "way %d, form %d, scale %g, %s and %s: %s", (int)p->way, p->form,
+                  p->scale, shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype), what);
 }
 
 static const struct {

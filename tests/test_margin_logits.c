@@ -234,7 +234,7 @@ static void measures_all_rows(shard_group *world, void *context)
         double mean = shard_item(state[0]), std = shard_item(state[1]);
         check_tensor("mean", state[2], &mean, 1e-14);
         check_tensor("std", state[3], &std, 1e-14);
-        double *angular = read_doubles_of(m2[0]), *additive = read_doubles_of(m3[0]);
+        double *angular = values_of(m2[0]), *additive = values_of(m3[0]);
         check_tensor("angular margins", m2[1], angular + range.start, 1e-13);
         check_tensor("additive margins", m3[1], additive + range.start, 1e-13);
         free(angular);
@@ -284,7 +284,7 @@ START_TEST(ends_of_the_range)
         shard_set_requires_grad(x, true);
         shard_tensor *y = shard_margin_logits(x, shard_zeros(SHARD_SHAPE(1), .dtype = SHARD_INT64), .scale = 1, .m2 = 0.5);
         check_ok(shard_backward(shard_sum(shard_narrow(y, -1, 0, 1))));
-        double *got = read_doubles_of(y), *gradient = read_doubles_of(shard_grad(x));
+        double *got = values_of(y), *gradient = values_of(shard_grad(x));
         if (isnan(value[i])) {
             ck_assert(isnan(got[0]) && isnan(gradient[0]));
         } else {
@@ -309,7 +309,7 @@ START_TEST(keeps_padded_rows)
         shard_tensor *logits = shard_linear(x, weight, NULL), *dense = shard_clone(logits), *y[2];
         y[0] = shard_margin_logits(shard_scale(dense, 1e-3), labels, .m2 = 0.5, .m3 = 0.1);
         y[1] = shard_margin_logits(shard_scale(shard_linear(x, weight, NULL), 1e-3), labels, .m2 = 0.5, .m3 = 0.1);
-        double *first = read_doubles_of(y[0]);
+        double *first = values_of(y[0]);
         check_tensor("padded", y[1], first, 1e-12);
         free(first);
     }

@@ -225,13 +225,6 @@ static void spoil_float(shard_tensor *x)
     free(values);
 }
 
-static uint64_t mix(uint64_t z)
-{
-    z = (z + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    return z ^ z >> 31;
-}
-
 /* An infinity in this rank's shard: in its logits, of which it comes into the loss of the model group and all gradients, or in
  * its gradient alone. */
 enum { NOTHING, IN_LOGITS, IN_GRADIENT };

@@ -212,11 +212,9 @@ static bool overflows(const outcome *of)
 static int different_value(const outcome *of, const outcome *one)
 {
     enum { COUNT = NET_ROWS * NET_FEATURES + 1 };
-    double largest = 1;
+    double bound = 1e-8 * fmax(1, largest_of(one->value, COUNT));
     for (int i = 0; i < COUNT; i++)
-        largest = fmax(largest, fabs(one->value[i]));
-    for (int i = 0; i < COUNT; i++)
-        if (!(fabs(of->value[i] - one->value[i]) <= 1e-8 * largest))
+        if (!is_within(of->value[i], one->value[i], bound))
             return i;
     return -1;
 }

@@ -296,14 +296,8 @@ static void compute_found(const problem *p, values *v, shard_group *group, bool 
 static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
                     double tolerance)
 {
-    double largest = 0.1;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(expected[i]));
-    for (int64_t i = 0; i < count; i++)
-        if (!(fabs(found[i] - expected[i]) <= tolerance * largest))
-            ck_abort_msg("%s[%lld] is %.10g, not %.10g: %lld classes, %s and %s, form %d, rate %g", what, (long long)i, found[i],
-                         expected[i], (long long)p->classes, shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype),
-                         p->form, p->rate);
+    check_doubles(found, expected, count, tolerance, 0.1, "%lld classes, %s and %s, form %d, rate %g: %s", (long long)p->classes,
+                  shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype), p->form, p->rate, what);
 }
 
 static const struct {

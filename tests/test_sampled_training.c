@@ -139,14 +139,11 @@ static shard_tensor *momentum_of(const training *t)
 
 static void compare_part(const char *what, shard_tensor *found, const double *expected, double tolerance)
 {
-    double now[CLASSES * IN], largest = 0;
+    double now[CLASSES * IN];
     int64_t start = shard_is_split(found, 0) ? found->placement.start * IN : 0;
     read_values(found, now);
-    for (int64_t i = 0; i < CLASSES * IN; i++)
-        largest = fmax(largest, fabs(expected[i]));
-    for (int64_t i = 0; i < shard_numel(found); i++)
-        if (!(fabs(now[i] - expected[start + i]) <= tolerance * largest))
-            ck_abort_msg("%s[%lld] is %.9g, not %.9g", what, (long long)(start + i), now[i], expected[start + i]);
+    check_doubles(now, expected + start, shard_numel(found), tolerance, largest_of(expected, CLASSES * IN),
+                  "%s from element %lld on", what, (long long)start);
 }
 
 /* Steps, and checks that rows without a place in the sample keep their bits, as does their momentum. */

@@ -39,7 +39,7 @@ START_TEST(does_not_overflow)
     SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(4), .dtype = SHARD_FLOAT64);
         check_tensor("softmax", shard_softmax(x), expected, 1e-15);
-        double *logs = read_doubles_of(shard_log_softmax(x));
+        double *logs = values_of(shard_log_softmax(x));
         ck_assert_double_eq_tol(logs[0], -log(1 + e), 1e-12);
         ck_assert_double_eq_tol(logs[2], -2000 - log(1 + e), 1e-12);
         ck_assert(logs[3] == -INFINITY);

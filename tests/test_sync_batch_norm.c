@@ -62,9 +62,9 @@ static outcome run(const norm *how, shard_group *group, shard_range range)
                                            .residual = residual, .relu = how->relu);
         ck_assert_msg(y != NULL, "%s", shard_last_error());
         check_ok(shard_backward_from(y, shard_detach(rows(6, range, how->split, group))));
-        out.y = read_doubles_of(y);
-        out.dx = read_doubles_of(shard_grad(x));
-        out.dresidual = how->residual ? read_doubles_of(shard_grad(residual)) : NULL;
+        out.y = values_of(y);
+        out.dx = values_of(shard_grad(x));
+        out.dresidual = how->residual ? values_of(shard_grad(residual)) : NULL;
         copy(shard_grad(weight), out.dweight);
         copy(shard_grad(bias), out.dbias);
         if (how->tracks) {
@@ -81,17 +81,17 @@ static void equals_one_process(shard_group *world, void *context)
     shard_range range = rows_of(world);
     outcome expected = run(how, NULL, (shard_range){0, ROWS}), out = run(how, world, range);
     int64_t from = range.start * ROW, count = range.size * ROW;
-    check_doubles("y", out.y, expected.y + from, count, 1e-12);
-    check_doubles("dx", out.dx, expected.dx + from, count, 1e-12);
+    check_doubles(out.y, expected.y + from, count, 1e-12, 0, "y");
+    check_doubles(out.dx, expected.dx + from, count, 1e-12, 0, "dx");
     if (how->residual)
-        check_doubles("dresidual", out.dresidual, expected.dresidual + from, count, 0);
+        check_doubles(out.dresidual, expected.dresidual + from, count, 0, 0, "dresidual");
     check_ok(shard_group_all_reduce(world, NULL, out.dweight, CHANNELS, SHARD_FLOAT64, SHARD_SUM));
     check_ok(shard_group_all_reduce(world, NULL, out.dbias, CHANNELS, SHARD_FLOAT64, SHARD_SUM));
-    check_doubles("dweight", out.dweight, expected.dweight, CHANNELS, 1e-12);
-    check_doubles("dbias", out.dbias, expected.dbias, CHANNELS, 1e-12);
+    check_doubles(out.dweight, expected.dweight, CHANNELS, 1e-12, 0, "dweight");
+    check_doubles(out.dbias, expected.dbias, CHANNELS, 1e-12, 0, "dbias");
     if (how->tracks) {
-        check_doubles("running mean", out.mean, expected.mean, CHANNELS, 1e-12);
-        check_doubles("running variance", out.variance, expected.variance, CHANNELS, 1e-12);
+        check_doubles(out.mean, expected.mean, CHANNELS, 1e-12, 0, "running mean");
+        check_doubles(out.variance, expected.variance, CHANNELS, 1e-12, 0, "running variance");
     }
     free(out.y);
     free(out.dx);
@@ -122,7 +122,7 @@ static void tolerates_other_running_means(shard_group *world, void *context)
         shard_tensor *y = shard_batch_norm(x, running, variance, NULL, NULL, .training = true, .group = world);
         shard_tensor *whole =
             shard_batch_norm(rows(1, (shard_range){0, ROWS}, false, NULL), NULL, NULL, NULL, NULL, .training = true);
-        double *expected = read_doubles_of(whole);
+        double *expected = values_of(whole);
         check_tensor("y", y, expected + range.start * ROW, 1e-12);
         free(expected);
     }

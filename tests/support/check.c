@@ -1,5 +1,7 @@
 #include "support/check.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +39,45 @@ const char *test_file(const char *name)
     const char *folder = getenv("SHARD_TEST_FILES");
     snprintf(path, sizeof paths[0], "%s/%s", folder && *folder ? folder : TEST_FILES, name);
     return path;
+}
+
+uint64_t mix(uint64_t state)
+{
+    state += 0x9e3779b97f4a7c15u;
+    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9u;
+    state = (state ^ (state >> 27)) * 0x94d049bb133111ebu;
+    return state ^ (state >> 31);
+}
+
+bool is_within(double got, double wanted, double bound)
+{
+    return got == wanted || (isfinite(got) && isfinite(wanted) && fabs(got - wanted) <= bound);
+}
+
+double largest_of(const double *values, int64_t count)
+{
+    double largest = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (isfinite(values[i]))
+            largest = fmax(largest, fabs(values[i]));
+    return largest;
+}
+
+void check_doubles(const double *values, const double *expected, int64_t count, double tolerance, double least,
+                   const char *format, ...)
+{
+    double bound = tolerance * fmax(largest_of(expected, count), least);
+    for (int64_t i = 0; i < count; i++) {
+        if (is_within(values[i], expected[i], bound))
+            continue;
+        char what[400];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(what, sizeof what, format, arguments);
+        va_end(arguments);
+        ck_abort_msg("%s[%lld] is %.17g, expected %.17g (off by %.3g, allowed %.3g)", what, (long long)i, values[i], expected[i],
+                     values[i] - expected[i], bound);
+    }
 }
 
 TCase *test_case(Suite *suite, const char *name)

@@ -14,6 +14,7 @@
 #define TESTS_SUPPORT_GRADCHECK_H
 
 #include "support/check.h"
+#include "support/host.h"
 
 #include <shard/op.h>
 
@@ -44,12 +45,7 @@ void make_up(double *values, int64_t count, unsigned seed);
 #define make_up_tensor(shape, seed, ...) make_up_tensor_with(shape, seed, (shard_tensor_options){.size = sizeof(shard_tensor_options), __VA_ARGS__})
 shard_tensor *make_up_tensor_with(shard_shape shape, unsigned seed, shard_tensor_options options);
 
-/* The tensor's elements as doubles, freed by free. Fails the test if it is NULL. */
-double *read_doubles_of(shard_tensor *tensor);
-
-/* Fails unless |values - expected| <= tolerance * the largest |expected|, for all. */
-void check_doubles(const char *what, const double *values, const double *expected, int64_t count, double tolerance);
-/* The same for a tensor. */
+/* check_doubles of a tensor's elements. */
 void check_tensor(const char *what, shard_tensor *tensor, const double *expected, double tolerance);
 
 /* Fails unless made is NULL and the thread's error is this one, which is cleared. The

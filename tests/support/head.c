@@ -183,7 +183,7 @@ void head_check_bits(const char *what, const double *found, const double *expect
     const bool exact = products_are_exact();
     for (int64_t i = 0; i < count; i++)
         if (exact ? memcmp(&found[i], &expected[i], sizeof *found) != 0
-                  : !(fabs(found[i] - expected[i]) <= 0.01 * (1 + fabs(expected[i]))))
+                  : !is_within(found[i], expected[i], 0.01 * (1 + fabs(expected[i]))))
             ck_abort_msg("%s[%lld] is %.17g, not %.17g: form %d, dtypes %d", what, (long long)i, found[i], expected[i], (int)form,
                          d);
 }
@@ -198,9 +198,6 @@ void head_check_results(const head_result *found, const head_result *expected, c
         head_check_bits("dx", found->dx, expected->dx, HEAD_ROWS * HEAD_IN, c->form, d);
         return;
     }
-    double largest = 0, tolerance = 8 * ranks * unit(head_dtypes[d].x);
-    for (int i = 0; i < HEAD_ROWS * HEAD_IN; i++)
-        largest = fmax(largest, fabs(expected->dx[i]));
-    for (int i = 0; i < HEAD_ROWS * HEAD_IN; i++)
-        ck_assert_double_le(fabs(found->dx[i] - expected->dx[i]), tolerance * largest);
+    check_doubles(found->dx, expected->dx, HEAD_ROWS * HEAD_IN, 8 * ranks * unit(head_dtypes[d].x), 0, "form %d, dtypes %d: dx",
+                  (int)c->form, d);
 }

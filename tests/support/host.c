@@ -18,6 +18,23 @@ void *host_copy(shard_tensor *x)
     return copy;
 }
 
+void read_values(shard_tensor *x, double *values)
+{
+    void *copy = host_copy(x);
+    for (int64_t i = 0, count = shard_numel(x); i < count; i++)
+        values[i] = array_get(copy, i, shard_tensor_dtype(x));
+    free(copy);
+}
+
+double *values_of(shard_tensor *x)
+{
+    ck_assert_msg(x != NULL, "a tensor is NULL: %s", shard_last_error());
+    double *values = calloc((size_t)shard_numel(x) + 1, sizeof *values);
+    ck_assert_ptr_nonnull(values);
+    read_values(x, values);
+    return values;
+}
+
 double value_at(shard_tensor *x, int64_t i)
 {
     void *copy = host_copy(x);

@@ -1,9 +1,9 @@
 #include "support/job.h"
 
 #include "base/dtype.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 static shard_group *open_job(void)
@@ -30,14 +30,9 @@ void run_job(int size, ranks_body *body, void *context)
     run_job_of((ranks_run){.size = size, .body = body, .context = context});
 }
 
-/* SplitMix64's finalizer over seed and index. */
 static double number_at(uint64_t seed, uint64_t index)
 {
-    uint64_t z = (seed + 1) * 0x9e3779b97f4a7c15u + index * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    z ^= z >> 31;
-    return (double)(z >> 11) * 0x1p-52 - 1.0;
+    return (double)(mix(seed * 0x9e3779b97f4a7c15u + index * 0xbf58476d1ce4e5b9u) >> 11) * 0x1p-52 - 1.0;
 }
 
 /* The index in the whole tensor of a part's element. */
@@ -92,34 +87,37 @@ shard_tensor *made_up_leaf(shard_shape shape, uint64_t seed, shard_dtype dtype)
     return x;
 }
 
-double *values_of(shard_tensor *x)
-{
-    ck_assert_msg(x != NULL, "a tensor is NULL: %s", shard_last_error());
-    int64_t count = shard_numel(x);
-    double *values = calloc((size_t)count + 1, sizeof *values);
-    SHARD_SCOPE
-    {
-        SHARD_NO_GRAD
-        {
-            shard_tensor *wide = shard_cast(x, SHARD_FLOAT64);
-            check_ok(shard_copy_to_host(wide, values, (size_t)count * sizeof *values));
-        }
-    }
-    return values;
-}
-
 static void check_value(const char *file, int line, const char *name, int64_t index, double got, double wanted, double tolerance)
 {
-    double bound = tolerance * (1.0 + fmax(fabs(got), fabs(wanted)));
-    bool close = fabs(got - wanted) <= bound || (isnan(got) && isnan(wanted));
-    if (!close)
+    double bound = tolerance * (1.0 + fabs(wanted));
+    if (!is_within(got, wanted, bound))
         ck_abort_msg("%s:%d: %s[%lld] is %.17g, not %.17g (off by %g, allowed %g)", file, line, name, (long long)index, got, wanted,
                      fabs(got - wanted), bound);
+}
+
+/* The parts of the group's ranks are the whole, one after the other: so that none is empty or short by mistake. */
+static void check_parts_fit(const char *file, int line, const char *name, shard_tensor *x)
+{
+    const shard_placement *at = &x->placement;
+    int rank = shard_group_rank(at->group), ranks = shard_group_size(at->group);
+    int64_t size[64] = {0}, start = 0, end = 0;
+    ck_assert_int_le(ranks, 64);
+    size[rank] = x->shape.dim[at->dim];
+    check_ok(shard_group_all_reduce(at->group, NULL, size, ranks, SHARD_INT64, SHARD_SUM));
+    for (int i = 0; i < ranks; i++) {
+        start += i < rank ? size[i] : 0;
+        end += size[i];
+    }
+    ck_assert_msg(start == at->start && end == at->whole,
+                  "%s:%d: the parts of %s are %lld of %lld; this one starts at %lld, not %lld", file, line, name, (long long)end,
+                  (long long)at->whole, (long long)at->start, (long long)start);
 }
 
 void check_part_at(const char *file, int line, const char *name, shard_tensor *x, const double *whole, double tolerance)
 {
     double *values = values_of(x);
+    if (shard_tensor_placement(x).kind == SHARD_SPLIT)
+        check_parts_fit(file, line, name, x);
     for (int64_t i = 0; i < shard_numel(x); i++)
         check_value(file, line, name, i, values[i], whole[whole_index(x, i)], tolerance);
     free(values);
@@ -128,8 +126,8 @@ void check_part_at(const char *file, int line, const char *name, shard_tensor *x
 void check_close_at(const char *file, int line, const char *name, shard_tensor *a, shard_tensor *b, double tolerance)
 {
     double *left = values_of(a), *right = values_of(b);
-    ck_assert_msg(shard_numel(a) == shard_numel(b), "%s:%d: %s has %lld elements, not %lld", file, line, name,
-                  (long long)shard_numel(a), (long long)shard_numel(b));
+    ck_assert_msg(shard_shape_equal(&a->shape, &b->shape), "%s:%d: %s is %s, not %s", file, line, name,
+                  shard_shape_text(&a->shape), shard_shape_text(&b->shape));
     for (int64_t i = 0; i < shard_numel(a); i++)
         check_value(file, line, name, i, left[i], right[i], tolerance);
     free(left);

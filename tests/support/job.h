@@ -6,6 +6,7 @@
 #ifndef TESTS_SUPPORT_JOB_H
 #define TESTS_SUPPORT_JOB_H
 
+#include "support/host.h"
 #include "support/ranks.h"
 
 #include <shard/shard.h>
@@ -21,11 +22,8 @@ shard_tensor *made_up_leaf(shard_shape shape, uint64_t seed, shard_dtype dtype);
 /* Gives x those numbers: of its own part, if it is split. */
 void fill_made_up(shard_tensor *x, uint64_t seed);
 
-/* The elements as doubles; freed by free. Fails the test on an error. */
-double *values_of(shard_tensor *x);
-
 /* Fails unless x, whole or one part, is the (part of the) whole values, to tolerance x
- * (1 + the larger magnitude). */
+ * (1 + the expected magnitude). Of a part collective over the group, whose parts are the whole. */
 #define check_part(x, whole, tolerance) check_part_at(__FILE__, __LINE__, #x, x, whole, tolerance)
 void check_part_at(const char *file, int line, const char *name, shard_tensor *x, const double *whole, double tolerance);
 /* Fails unless a and b have the same shape and values, likewise. */

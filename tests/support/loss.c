@@ -2,7 +2,6 @@
 
 #include "base/dtype.h"
 #include "base/random.h"
-#include "support/host.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -53,28 +52,11 @@ shard_tensor *tensor_of(const double *values, shard_shape shape, shard_dtype dty
     return tensor;
 }
 
-void read_values(shard_tensor *tensor, double *values)
-{
-    void *data = host_copy(tensor);
-    shard_dtype dtype = shard_tensor_dtype(tensor);
-    for (int64_t i = 0, count = shard_numel(tensor); i < count; i++) {
-        if (dtype == SHARD_FLOAT64)
-            values[i] = ((const double *)data)[i];
-        else if (dtype == SHARD_FLOAT32)
-            values[i] = ((const float *)data)[i];
-        else if (dtype == SHARD_BFLOAT16)
-            values[i] = shard_bfloat16_to_float(((const uint16_t *)data)[i]);
-        else
-            values[i] = shard_float16_to_float(((const uint16_t *)data)[i]);
-    }
-    free(data);
-}
-
 void check_number(double value, double expected, double tolerance, const char *what, int64_t index)
 {
-    if (value == expected || (isnan(value) && isnan(expected)))
+    if (isnan(value) && isnan(expected))
         return;
-    ck_assert_msg(fabs(value - expected) <= tolerance * fmax(1.0, fabs(expected)), "%s: [%lld] is %.17g, not %.17g", what,
+    ck_assert_msg(is_within(value, expected, tolerance * fmax(1.0, fabs(expected))), "%s: [%lld] is %.17g, not %.17g", what,
                   (long long)index, value, expected);
 }
 

@@ -5,6 +5,7 @@
 #ifndef TESTS_SUPPORT_LOSS_H
 #define TESTS_SUPPORT_LOSS_H
 
+#include "support/host.h"
 #include "support/ranks.h"
 
 #include <shard/loss.h>
@@ -62,10 +63,9 @@ loss_case loss_case_by(int way, loss_case c);
 /* "soft, weighted, smoothing 0.1, mean" for messages; static. */
 const char *loss_case_text(const loss_case *c);
 
-/* A value rounded to the dtype; values to and from tensors of any floating one. */
+/* A value rounded to the dtype; values as a tensor of any floating one. */
 double round_to(shard_dtype dtype, double value);
 shard_tensor *tensor_of(const double *values, shard_shape shape, shard_dtype dtype);
-void read_values(shard_tensor *tensor, double *values);
 
 /* Fails unless |value - expected| <= tolerance * max(1, |expected|), or both are NaN
  * or the same infinity. */

@@ -439,14 +439,6 @@ shard_tensor *own_rows(shard_tensor *x, const shard_group *group)
 
 /* ---- gradients ---- */
 
-static double largest_of(const double *values, int64_t count)
-{
-    double largest = 0;
-    for (int64_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(values[i]));
-    return largest;
-}
-
 static double largest_gradient(const net *n)
 {
     double largest = 0;

@@ -50,11 +50,9 @@ static shard_tensor *place(const double *whole, shard_shape shape, int dim, shar
 static void check_part(const rule *r, const char *what, shard_tensor *tensor, const double *whole, shard_shape shape, int dim,
                        shard_range range, shard_group *sum)
 {
-    char text[200];
-    double *values = read_doubles_of(tensor), *expected = part_of(whole, shape, dim, range);
+    double *values = values_of(tensor), *expected = part_of(whole, shape, dim, range);
     check_ok(shard_group_all_reduce(sum, NULL, values, shard_numel(tensor), SHARD_FLOAT64, SHARD_SUM));
-    snprintf(text, sizeof text, "%s: %s", r->name, what);
-    check_doubles(text, values, expected, shard_numel(tensor), r->tolerance > 0 ? r->tolerance : 1e-13);
+    check_doubles(values, expected, shard_numel(tensor), r->tolerance > 0 ? r->tolerance : 1e-13, 0, "%s: %s", r->name, what);
     free(values);
     free(expected);
 }
@@ -91,7 +89,7 @@ void check_rule(const rule *r, shard_group *world)
     shard_range part = {0};
     if (r->result >= 0)
         part = (shard_range){placement.kind == SHARD_SPLIT ? placement.start : 0, shard_tensor_size(y, r->result)};
-    double *values = read_doubles_of(expected);
+    double *values = values_of(expected);
     check_part(r, "result", y, values, shape, r->result, part, r->result == PARTIAL ? world : NULL);
     double *dy = calloc((size_t)count_of(shape) + 1, sizeof *dy);
     make_up(dy, count_of(shape), 9);
@@ -101,7 +99,7 @@ void check_rule(const rule *r, shard_group *world)
         /* Of split columns the sum is taken on the way; of split rows it is pending for whoever averages gradients. */
         if (r->result > 0)
             ck_assert_msg(shard_grad(leaf[i])->pending.count == 0, "%s: the gradient of input %d is a pending sum", r->name, i);
-        double *gradient = read_doubles_of(shard_grad(whole[i]));
+        double *gradient = values_of(shard_grad(whole[i]));
         check_part(r, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i], even_range(world, r->shape[i], r->at[i]),
                    shard_grad(leaf[i])->pending.count ? world : NULL);
         free(gradient);

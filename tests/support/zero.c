@@ -2,7 +2,6 @@
 
 #include "support/host.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 static const struct {
@@ -118,10 +117,12 @@ void back_split_model(shard_module *model, shard_group *world, shard_group *grou
 void check_models_equal(shard_module *a, shard_module *b, double most)
 {
     shard_tensors *x = shard_parameters(a), *y = shard_parameters(b);
+    ck_assert_int_eq(shard_tensors_count(x), shard_tensors_count(y));
     for (int64_t i = 0; i < shard_tensors_count(x); i++) {
         double *values = values_of(shard_tensors_at(x, i)), *others = values_of(shard_tensors_at(y, i));
+        ck_assert_int_eq(shard_numel(shard_tensors_at(x, i)), shard_numel(shard_tensors_at(y, i)));
         for (int64_t j = 0; j < shard_numel(shard_tensors_at(x, i)); j++)
-            ck_assert_msg(fabs(values[j] - others[j]) <= most, "%s [%lld] is %.17g and %.17g", shard_tensors_name(x, i),
+            ck_assert_msg(is_within(values[j], others[j], most), "%s [%lld] is %.17g and %.17g", shard_tensors_name(x, i),
                           (long long)j, values[j], others[j]);
         free(values);
         free(others);
