@@ -1,5 +1,6 @@
 /* shard_scaled_dot_product_attention. */
 #include "support/gradcheck.h"
+#include "support/options.h"
 #include "support/rules.h"
 
 #include <shard/distributed.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 
 typedef shard_scaled_dot_product_attention_options attention_options;
-#define OPTIONS(...) (&(const attention_options){.size = sizeof(attention_options), __VA_ARGS__})
+#define OPTIONS(...) (&(const attention_options){SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES, __VA_ARGS__})
 
 static shard_tensor *attention(shard_tensor *const *x, const void *options)
 {

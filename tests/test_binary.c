@@ -79,7 +79,7 @@ static const operation operations[] = {
     {"prelu of a scalar slope", prelu, NULL, 2, {SHARD_SHAPE(4, 5), SHARD_SCALAR}, .needs = 3, .rounding = 24},
     {"prelu of nothing", prelu, NULL, 2, {SHARD_SHAPE(0, 5), SHARD_SHAPE(5)}, .needs = 3},
     {"twice", twice, NULL, 1, {SHARD_SHAPE(3, 5)}},
-    {"nothing left", nothing_left, NULL, 1, {SHARD_SHAPE(3, 5)}},
+    {"nothing left", nothing_left, NULL, 1, {SHARD_SHAPE(3, 5)}, .constant = 1},
     {"square", square, NULL, 1, {SHARD_SHAPE(3, 5)}, .needs = 1},
     {"cube", cube, NULL, 1, {SHARD_SHAPE(3, 5)}, .needs = 1},
     {"a row and a column", outer, NULL, 2, {SHARD_SHAPE(3, 1), SHARD_SHAPE(5)}, .needs = 2, .rounding = 16},

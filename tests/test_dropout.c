@@ -16,7 +16,7 @@ static shard_tensor *dropout(shard_tensor *const *x, const void *p)
 static const operation operations[] = {
     {"dropout", dropout, &(double){0.4}, 1, {SHARD_SHAPE(5, 3, 4)}},
     {"dropout of none", dropout, &(double){0}, 1, {SHARD_SHAPE(5, 3)}},
-    {"dropout of all", dropout, &(double){1}, 1, {SHARD_SHAPE(5, 3)}},
+    {"dropout of all", dropout, &(double){1}, 1, {SHARD_SHAPE(5, 3)}, .constant = 1},
     {"dropout of nothing", dropout, &(double){0.5}, 1, {SHARD_SHAPE(0, 3)}},
     {"dropout of a scalar", dropout, &(double){0.5}, 1, {SHARD_SCALAR}},
 };

@@ -83,7 +83,7 @@ static const operation operations[] = {
     {"sigmoid", make_sigmoid, NULL, 1, {SHARD_SHAPE(7, 9)}},
     {"sigmoid of eight dimensions", make_sigmoid, NULL, 1, {SHARD_SHAPE(2, 1, 2, 1, 3, 1, 1, 2)}},
     {"add_scalar", shift, &(double){-2.5}, 1, {SHARD_SHAPE(7, 9)}},
-    {"pow_scalar 0", power, &(double){0}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
+    {"pow_scalar 0", power, &(double){0}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1, .constant = 1},
     {"pow_scalar 1", power, &(double){1}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
     {"pow_scalar 2", power, &(double){2}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
     {"pow_scalar 3", power, &(double){3}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},

@@ -35,7 +35,7 @@ static const operation operations[] = {
     {"where by rows", where, &column, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}},
     {"where by columns", where, &row, 2, {SHARD_SHAPE(3, 5), SHARD_SHAPE(3, 5)}},
     {"where, all repeated", where, &matrix, 2, {SHARD_SHAPE(3, 1), SHARD_SHAPE(2, 1, 5)}},
-    {"where of scalars", where, &scalar, 2, {SHARD_SCALAR, SHARD_SCALAR}},
+    {"where of scalars", where, &scalar, 2, {SHARD_SCALAR, SHARD_SCALAR}, .constant = 2},
     {"where of nothing", where, &nothing, 2, {SHARD_SHAPE(0, 5), SHARD_SHAPE(5)}},
     {"where by itself", leaky, NULL, 1, {SHARD_SHAPE(3, 5)}},
 };

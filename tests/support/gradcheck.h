@@ -31,6 +31,7 @@ typedef struct operation {
     /* Masks of inputs: those whose values the backward needs, if all require a
      * gradient; those that are a normalization's parameters, float32 for 16-bit x. */
     unsigned needs, parameters;
+    unsigned constant; /* a mask of inputs on which no result depends, where there are elements of all inputs and of the result */
     double tolerance; /* of differences, relative to the largest gradient; 0: 1e-9 */
     double rounding;  /* of smaller dtypes, in units of their rounding error; 0: 8 */
     unsigned seed;
