@@ -118,15 +118,18 @@ START_TEST(forward)
 }
 END_TEST
 
-/* The gradients by the formulas, of the softmax as the forward should have it. */
-static void gradients_of(const problem *p, long double *const *gradient)
+/* The gradients by the formulas, of the softmax as the forward should have it, and their errors where each y, of which the
+ * backward takes a row's term, is rounded to the type. */
+static void gradients_of(const problem *p, long double *const *gradient, long double *const *error)
 {
     const shard_attention_shape *s = p->s;
     for (int64_t row = 0; row < queries_of(s); row++) {
         const long double *softmax = p->softmax + row * s->keys;
-        long double term = 0;
-        for (int64_t k = 0; k < s->out; k++)
+        long double term = 0, off = 0;
+        for (int64_t k = 0; k < s->out; k++) {
             term += p->y[row * s->out + k] * at(p, DY, row, k);
+            off += fabsl(p->y[row * s->out + k] * at(p, DY, row, k)) * (long double)unit(p->dtype);
+        }
         for (int64_t j = 0; j < seen(s, row); j++) {
             int64_t other = key_row(s, row, j);
             long double slope = 0;
@@ -135,16 +138,20 @@ static void gradients_of(const problem *p, long double *const *gradient)
                 gradient[VALUE][other * s->out + k] += softmax[j] * at(p, DY, row, k);
             }
             slope = softmax[j] * (slope - term) * (long double)s->scale;
+            long double slope_error = softmax[j] * off * fabsl((long double)s->scale);
             for (int64_t k = 0; k < s->in; k++) {
                 gradient[QUERY][row * s->in + k] += slope * at(p, KEY, other, k);
                 gradient[KEY][other * s->in + k] += slope * at(p, QUERY, row, k);
+                error[QUERY][row * s->in + k] += slope_error * fabsl(at(p, KEY, other, k));
+                error[KEY][other * s->in + k] += slope_error * fabsl(at(p, QUERY, row, k));
             }
         }
     }
 }
 
 /* wanted: a mask of the gradients. */
-static void check_backward(shard_device *device, const problem *p, const double *lse, long double *const *want, int wanted)
+static void check_backward(shard_device *device, const problem *p, const double *lse, long double *const *want,
+                           long double *const *error, int wanted)
 {
     const shard_attention_shape *s = p->s;
     void *gradient[3];
@@ -152,13 +159,11 @@ static void check_backward(shard_device *device, const problem *p, const double 
         gradient[i] = wanted & 1 << i ? array_noise(p->size[i], p->dtype, 9, 5, 6) : NULL;
     RUN(device, attention_backward, s, p->array[QUERY], p->array[KEY], p->array[VALUE], p->array[Y], lse, p->array[DY],
         gradient[QUERY], gradient[KEY], gradient[VALUE], p->dtype);
-    /* Of 16 bits y is rounded, and with it the row term. */
-    bool narrow = p->dtype == SHARD_BFLOAT16 || p->dtype == SHARD_FLOAT16;
     long double terms = s->queries * shard_attention_group(s) + s->in + s->out;
-    long double error = (64 + 8 * terms) * compute_unit(p->dtype) + (narrow ? 4 * s->out * (long double)unit(p->dtype) : 0);
+    long double of_sums = (64 + 8 * terms) * compute_unit(p->dtype);
     for (int i = 0; i < 3; i++) {
         for (int64_t k = 0; k < p->size[i] && gradient[i]; k++)
-            check_close(p->dtype, array_get(gradient[i], k, p->dtype), want[i][k], error, device->name, k);
+            check_close(p->dtype, array_get(gradient[i], k, p->dtype), want[i][k], error[i][k] + of_sums, device->name, k);
         if (gradient[i])
             array_free(gradient[i], p->size[i], p->dtype);
     }
@@ -171,17 +176,21 @@ START_TEST(backward)
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int i = 0; i < SHAPES; i++) {
             problem p = make(&shapes[i], dtype);
-            long double *want[3];
-            for (int g = 0; g < 3; g++)
+            long double *want[3], *error[3];
+            for (int g = 0; g < 3; g++) {
                 want[g] = calloc((size_t)p.size[g] + 1, sizeof **want);
-            gradients_of(&p, want);
+                error[g] = calloc((size_t)p.size[g] + 1, sizeof **error);
+            }
+            gradients_of(&p, want, error);
             double *lse = array_new(queries_of(p.s), SHARD_FLOAT64);
             RUN(device, attention, p.s, p.array[QUERY], p.array[KEY], p.array[VALUE], p.array[Y], lse, dtype);
-            check_backward(device, &p, lse, want, 7);
+            check_backward(device, &p, lse, want, error, 7);
             for (int g = 0; g < 3 && i == 7; g++)
-                check_backward(device, &p, lse, want, 1 << g);
-            for (int g = 0; g < 3; g++)
+                check_backward(device, &p, lse, want, error, 1 << g);
+            for (int g = 0; g < 3; g++) {
                 free(want[g]);
+                free(error[g]);
+            }
             array_free(lse, queries_of(p.s), SHARD_FLOAT64);
             free_problem(&p);
         }
