@@ -59,8 +59,8 @@ static void check_layer(shard_group *group, shard_split split, shard_dtype mode,
         ck_assert_int_eq(shard_tensor_dtype(own_y), mode);
         double *values = values_of(y);
         check_part(own_y, values, rounding);
-        check_close(own_loss, loss, rounding * (classifies ? 1 : 8));
-        check_close(shard_grad(own_x), shard_grad(x), rounding);
+        check_close(own_loss, loss, rounding * (classifies ? 0.125 : 8)); /* a mean over rows, and its small gradients */
+        check_close(shard_grad(own_x), shard_grad(x), rounding * (classifies ? 0.125 : 1));
         free(values);
         shard_tensors *one = shard_parameters(whole), *other = shard_parameters(parallel);
         for (int64_t i = 0; i < shard_tensors_count(one); i++) {

@@ -296,7 +296,7 @@ static void compute_found(const problem *p, values *v, shard_group *group, bool 
 static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
                     double tolerance)
 {
-    check_doubles(found, expected, count, tolerance, 0.1, "%lld classes, %s and %s, form %d, rate %g: %s", (long long)p->classes,
+    check_doubles(found, expected, count, tolerance, 0.01, "%lld classes, %s and %s, form %d, rate %g: %s", (long long)p->classes,
                   shard_dtype_name(p->dtype), shard_dtype_name(p->weight_dtype), p->form, p->rate, what);
 }
 
