@@ -33,9 +33,10 @@ UNFINISHED = 75
 SKIPPED = 77
 TESTS = pathlib.Path(__file__).resolve().parent.parent / "tests"
 # Of no GPU, or of the emulation alone.
-ELSEWHERE = {"cuda_emulation", "cuda_libraries", "device_transport", "folder", "glyphs", "image", "imagenet", "imagenet_cuda", "imagenet_faults",
-             "imagenet_files", "imagenet_head", "imagenet_head_options", "imagenet_mpi", "loader", "pairs", "records", "spell", "transform",
-             "untrusted_bytes", "untrusted_headers", "untrusted_images", "untrusted_indexes", "xmc"}
+ELSEWHERE = {"cuda_emulation", "cuda_libraries", "device_transport", "device_transport_sums", "folder", "glyphs", "image", "imagenet",
+             "imagenet_cuda", "imagenet_faults", "imagenet_files", "imagenet_head", "imagenet_head_options", "imagenet_mpi", "loader",
+             "pairs", "records", "spell", "transform", "untrusted_bytes", "untrusted_headers", "untrusted_images", "untrusted_indexes",
+             "xmc"}
 # They take all memory of the GPU, so that no other program can run with them.
 ALONE = ["cuda_memory", "nccl_alone"]
 DEVICE = ["cuda_device", "nccl_alone", "memory_report", "event", "label_rank"]
