@@ -155,6 +155,7 @@ int read_metrics(const char *name, line *lines)
                           number_in(text, "\"peak\":") >= number_in(text, "\"current\":") && number_in(text, "\"rss_mib\":") > 0,
                       "a measure is missing: %s", text);
     }
+    ck_assert_msg(count > 0, "%s has no lines", name);
     return count;
 }
 
