@@ -101,7 +101,7 @@ enum { IN = 34, OUT = 21, STEPS = 6 };
 static void divides(shard_group *world, void *context)
 {
     maker *make = *(maker *const *)context;
-    for (shard_split split = SHARD_SPLIT_COLUMN; split <= SHARD_SPLIT_ROW; split++) {
+    for (shard_split split = SHARD_SPLIT_ROW; split <= SHARD_SPLIT_COLUMN; split++) {
         shard_module *module[2];
         shard_optimizer *optimizer[2];
         if (split == SHARD_SPLIT_ROW && (make == rowwise_adam || make == rowwise_adagrad))
