@@ -100,6 +100,8 @@ void check_rule(const rule *r, shard_group *world)
         if (r->result > 0)
             ck_assert_msg(shard_grad(leaf[i])->pending.count == 0, "%s: the gradient of input %d is a pending sum", r->name, i);
         double *gradient = values_of(shard_grad(whole[i]));
+        ck_assert_msg(count_of(shape) == 0 || largest_of(gradient, count_of(r->shape[i])) > 0,
+                      "%s: the gradient of input %d is 0", r->name, i);
         check_part(r, "gradient", shard_grad(leaf[i]), gradient, r->shape[i], r->at[i], even_range(world, r->shape[i], r->at[i]),
                    shard_grad(leaf[i])->pending.count ? world : NULL);
         free(gradient);
