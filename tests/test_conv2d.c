@@ -210,6 +210,33 @@ CASES(tiled_weight_gradients, {5, 12, 12, 64, 64, 3, 3, 1, 1, 1, 1, 1, 1, 1}, {1
       {3, 9, 13, 4, 64, 3, 5, 1, 1, 1, 0, 2, 1, 1}, {1, 3, 300, 16, 64, 3, 3, 1, 2, 1, 1, 1, 1, 1},
       {2, 2, 14, 20, 64, 3, 3, 1, 1, 3, 1, 1, 1, 1}, {3, 14, 14, 24, 192, 3, 3, 1, 1, 1, 1, 1, 1, 1})
 
+/* Leaves NaNs in memory that the device gives out next, workspaces too. */
+static void leave_nans(void)
+{
+    sample unset[48];
+    for (int i = 0; i < 48; i++)
+        unset[i] = sample_unset((int64_t)32 << i / 4, SHARD_FLOAT32);
+    for (int i = 0; i < 48; i++)
+        sample_free(&unset[i]);
+}
+
+/* Images narrower than the stride: some weights touch nothing but padding, and their gradient is 0. */
+START_TEST(narrow_images)
+{
+    /* n, h, w, c, o, kernel, stride, padding, dilation, groups */
+    static const int cases[][14] = {
+        {1, 7, 1, 6, 32, 2, 5, 1, 2, 0, 2, 1, 1, 1},  {3, 14, 1, 2, 8, 5, 3, 3, 2, 0, 1, 1, 1, 1},
+        {2, 8, 2, 16, 32, 3, 2, 2, 3, 1, 1, 1, 1, 1}, {1, 7, 1, 16, 32, 3, 3, 2, 2, 1, 2, 1, 1, 2},
+        {3, 7, 1, 2, 4, 1, 3, 2, 2, 0, 1, 1, 1, 1},   {3, 3, 1, 16, 1, 5, 3, 1, 2, 1, 1, 1, 1, 1},
+        {1, 3, 2, 16, 16, 3, 3, 4, 1, 1, 1, 1, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        leave_nans();
+        compare_case(cases[i], float_dtypes[_i]);
+    }
+}
+END_TEST
+
 /* More images than are widened at a time. */
 START_TEST(many_images)
 {
@@ -244,7 +271,8 @@ START_TEST(tf32)
     const double a_bit_more = 1 + 0x1p-12;
     shard_device *device = tested_device();
     shard_conv_shape s = {1, SIDE, SIDE, CHANNELS, CHANNELS, 3, 3, SIDE, SIDE, 1, 1, 1, 1, 1, 1, 1};
-    sample x = sample_unset(COUNT, SHARD_FLOAT32), weight = sample_unset(WEIGHTS, SHARD_FLOAT32), y = sample_unset(COUNT, SHARD_FLOAT32);
+    sample x = sample_unset(COUNT, SHARD_FLOAT32), weight = sample_unset(WEIGHTS, SHARD_FLOAT32),
+           y = sample_unset(COUNT, SHARD_FLOAT32);
     for (int i = 0; i < WEIGHTS; i++) {
         array_put(weight.data, i, SHARD_FLOAT32, a_bit_more);
         if (i < COUNT)
@@ -331,6 +359,7 @@ int main(void)
     tcase_add_loop_test(tcase, tiled_weight_gradients, 0, count);
     tcase_add_loop_test(tcase, small_images, 0, count);
     tcase_add_loop_test(tcase, empty_sizes, 0, count);
+    tcase_add_loop_test(tcase, narrow_images, 0, count);
     tcase_add_loop_test(tcase, many_images, 0, count);
     tcase_add_loop_test(tcase, unaligned, 0, count);
     tcase_add_loop_test(tcase, refusals, 0, count);

@@ -35,13 +35,15 @@ shard_status shard_cpu_conv2d_float(shard_device *device, const shard_cpu_conv *
     return shard_cpu_conv2d_dnnl(device, c, SHARD_FLOAT32, NULL);
 }
 
-/* Whether oneDNN computes the convolution right in 16 bits. Its gradient of the weights by AMX is wrong where
- * rows are dilated (oneDNN 2.6, more than 32 channels). */
+/* Whether oneDNN computes the convolution right in 16 bits. Its gradient of the weights (2.6) is wrong where weights of a row
+ * touch nothing but padding, and by AMX where rows are dilated (more than 32 channels). */
 static bool is_right(const shard_cpu_conv *c, shard_dtype dtype)
 {
+    const shard_conv_shape *s = c->shape;
     if (shard_cpu_conv2d_dnnl_overruns(c))
         return false;
-    return c->kind != SHARD_CPU_CONV_BACKWARD_WEIGHT || c->shape->dilation_h == 1 || !shard_cpu_multiplies_tiles(dtype);
+    return c->kind != SHARD_CPU_CONV_BACKWARD_WEIGHT ||
+           (s->w >= s->stride_w && (s->dilation_h == 1 || !shard_cpu_multiplies_tiles(dtype)));
 }
 
 static shard_status convolve(shard_device *device, shard_cpu_conv_kind kind, const shard_conv_shape *s, const void *x,
