@@ -350,6 +350,34 @@ START_TEST(walks_a_record_once)
 }
 END_TEST
 
+/* A gradient that is itself an operand, or the gradient that the next backward begins with. */
+START_TEST(reads_a_gradient_that_it_adds_to)
+{
+    SHARD_SCOPE {
+        const double weights[] = {1, 0.5, 2, -1};
+        shard_tensor *x = shard_from_host((double[]){1, 2, 3, 4}, SHARD_SHAPE(2, 2), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensor *w = shard_from_host(weights, SHARD_SHAPE(2, 2), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensor *square = shard_ones(SHARD_SHAPE(2, 2), .dtype = SHARD_FLOAT64), *g = NULL;
+        check_ok(shard_backward_from(shard_linear(x, w, NULL), square));
+        g = shard_grad(w);
+        check_tensor("dw", g, (double[]){4, 6, 4, 6}, 0);
+        check_ok(shard_backward_from(shard_linear(g, w, NULL), square)); /* + square^T g */
+        check_tensor("dw", g, (double[]){12, 18, 12, 18}, 0);
+        check_ok(shard_backward_from(shard_matmul(g, w), square)); /* + g^T square */
+        check_tensor("dw", g, (double[]){36, 42, 48, 54}, 0);
+        shard_zero_grad(x);
+        check_ok(shard_backward_from(shard_linear(x, w, NULL), g)); /* + g^T x */
+        check_tensor("dw", g, (double[]){36 + 36 + 3 * 48, 42 + 72 + 4 * 48, 48 + 42 + 3 * 54, 54 + 84 + 4 * 54}, 0);
+        check_tensor("dx", shard_grad(x), (double[]){36 + 84, 18 - 42, 48 + 108, 24 - 54}, 0);
+        shard_tensor *v = leaf(2);
+        check_ok(shard_backward_from(shard_scale(v, 3), ones()));
+        check_ok(shard_backward_from(shard_add(v, leaf(1)), shard_grad(v)));
+        check_gradient(v, 6);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
 /* A gradient that an operation has saved, and to which a later one of the same backward adds in place. */
 START_TEST(notices_a_saved_gradient)
 {
@@ -371,6 +399,7 @@ int main(void)
     TCase *records = test_case(suite, "records");
     tcase_add_test(records, adds_up_all_paths);
     tcase_add_test(records, notices_a_saved_gradient);
+    tcase_add_test(records, reads_a_gradient_that_it_adds_to);
     tcase_add_test(records, keeps_shared_gradients_apart);
     tcase_add_test(records, leaves_the_given_gradient_alone);
     tcase_add_test(records, outlives_what_it_was_made_of);

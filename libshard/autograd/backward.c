@@ -216,6 +216,9 @@ shard_tensor *shard_gradient_target(shard_node *node, int input, bool *accumulat
     for (int i = 0; i < node->inputs; i++) /* there is one buffer, but gradients for two operands */
         if (i != input && node->edge[i].leaf == edge->leaf)
             return shard_make_gradient(node, input);
+    for (int i = 0; i < SHARD_NODE_SAVED; i++) /* the buffer is an operand, which the node still reads */
+        if (node->saved[i] && node->saved[i]->storage == leaf->grad->storage)
+            return shard_make_gradient(node, input);
     /* The gradient is added in place only if both have the same pending sums. */
     bool sums_parts = edge->placement.kind != SHARD_SPLIT && node->gradient->placement.kind == SHARD_SPLIT;
     if (leaf->has_grad && (sums_parts || !shard_pending_sums_equal(&leaf->grad->pending, &node->gradient->pending)))
@@ -453,9 +456,22 @@ static shard_status step_back(const walk *w, shard_node *node)
     return status;
 }
 
-/* Gives the root its gradient. A local gradient of a split root is the gradient of its local shard. */
-static shard_status begin(shard_node *root, shard_tensor *gradient)
+/* Whether the gradient of a leaf that the walk comes to is in that memory. */
+static bool is_written_to(const walk *w, const shard_storage *storage)
 {
+    for (int64_t at = 0; at < w->count; at++)
+        for (int i = 0; i < w->nodes[at]->inputs; i++) {
+            const shard_tensor *leaf = w->nodes[at]->edge[i].leaf;
+            if (leaf && leaf->leaf->grad && leaf->leaf->grad->storage == storage)
+                return true;
+        }
+    return false;
+}
+
+/* Gives the root its gradient. A local gradient of a split root is the gradient of its local shard. */
+static shard_status begin(const walk *w, shard_tensor *gradient)
+{
+    shard_node *root = w->nodes[0];
     const shard_placement *placement = &root->placement;
     bool local = shard_is_local(gradient);
     if (!local && !shard_placement_equal(&gradient->placement, placement) &&
@@ -466,6 +482,8 @@ static shard_status begin(shard_node *root, shard_tensor *gradient)
     if (!root->gradient)
         return shard_last_status();
     root->gradient->pending = gradient->pending;
+    if (is_written_to(w, gradient->storage))
+        SHARD_TRY(own_gradient(root));
     if (local && placement->kind == SHARD_SPLIT)
         root->gradient->placement = *placement;
     return SHARD_OK;
@@ -475,7 +493,7 @@ static shard_status run(walk *w, shard_node *root, shard_tensor *gradient)
 {
     shard_status status = collect(w, root);
     if (status == SHARD_OK)
-        status = begin(root, gradient);
+        status = begin(w, gradient);
     for (int64_t at = 0; at < w->count && status == SHARD_OK; at++)
         if (w->nodes[at]->gradient)
             status = step_back(w, w->nodes[at]);
