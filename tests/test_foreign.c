@@ -1,4 +1,5 @@
 /* Memory of others: shard_from_memory, DLPack in and out, and the log's lines. */
+#include "support/gradcheck.h"
 #include "support/job.h"
 
 #include <shard/dlpack.h>
@@ -68,6 +69,69 @@ START_TEST(trains_in_memory)
         shard_tensors_destroy(list);
     }
     ck_assert_int_eq(released, 1);
+}
+END_TEST
+
+/* An operation of another library, which keeps its result and reuses one buffer for gradients: both are read, not written. */
+static float kept_result[4], kept_gradient[4];
+
+static shard_tensor *kept_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
+{
+    (void)op, (void)inputs;
+    check_ok(shard_copy_to_host(input[0], kept_result, sizeof kept_result));
+    return shard_from_memory(kept_result, SHARD_SHAPE(2, 2), SHARD_FLOAT32, shard_device_open("cpu"), NULL, NULL);
+}
+
+static shard_status kept_backward(shard_custom_op *op, shard_tensor *dy, int inputs, shard_tensor **dx)
+{
+    (void)op;
+    check_ok(shard_copy_to_host(dy, kept_gradient, sizeof kept_gradient));
+    for (int i = 0; i < inputs; i++)
+        dx[i] = shard_from_memory(kept_gradient, SHARD_SHAPE(2, 2), SHARD_FLOAT32, shard_device_open("cpu"), NULL, NULL);
+    return shard_last_status();
+}
+
+static const shard_custom_op_type kept_type = {.name = "kept", .forward = kept_forward, .backward = kept_backward};
+
+static shard_tensor *ones_leaf(void)
+{
+    return shard_ones(SHARD_SHAPE(2, 2), .requires_grad = true, .device = shard_device_open("cpu"));
+}
+
+START_TEST(leaves_memory_alone)
+{
+    const double one[4] = {1, 1, 1, 1}, three[4] = {3, 3, 3, 3}, ten[4] = {10, 10, 10, 10}, hundred[4] = {100, 100, 100, 100};
+    SHARD_SCOPE
+    {
+        /* in place, by an operation before it */
+        shard_tensor *u = ones_leaf(), *w = ones_leaf(), *b = ones_leaf();
+        check_ok(shard_backward(shard_sum(shard_custom_op_apply(&kept_type, NULL, shard_scale(u, 10), shard_scale(w, 100)))));
+        check_tensor("du", shard_grad(u), ten, 0);
+        check_tensor("dw", shard_grad(w), hundred, 0);
+        check_ok(shard_backward(shard_sum(shard_custom_op_apply(
+            &kept_type, NULL,
+            shard_div(shard_scale(b, 1), shard_full(SHARD_SHAPE(2, 2), 0.1, .device = shard_device_open("cpu")))))));
+        check_tensor("db", shard_grad(b), ten, 1e-5);
+        ck_assert_float_eq(kept_gradient[0], 1);
+        /* as a leaf's gradient */
+        shard_tensor *v = ones_leaf();
+        check_ok(shard_backward(shard_sum(shard_custom_op_apply(&kept_type, NULL, v))));
+        check_tensor("dv", shard_grad(v), one, 0);
+        check_ok(shard_backward(shard_sum(shard_scale(shard_custom_op_apply(&kept_type, NULL, v), 2))));
+        ck_assert_float_eq(kept_gradient[0], 2);
+        check_tensor("dv", shard_grad(v), three, 0);
+        /* as logits */
+        shard_tensor *labels =
+            shard_from_host((int64_t[]){0, 1}, SHARD_SHAPE(2), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
+        shard_tensor *target = shard_zeros(SHARD_SHAPE(2, 2), .device = shard_device_open("cpu"));
+        for (int binary = 0; binary < 2; binary++) {
+            shard_tensor *logits = shard_custom_op_apply(&kept_type, NULL, shard_scale(v, 5)), *loss = NULL;
+            loss = binary ? shard_binary_cross_entropy_with_logits(logits, target) : shard_cross_entropy(logits, labels);
+            shard_release(logits);
+            check_ok(shard_backward(loss));
+            ck_assert_float_eq(kept_result[0], 5);
+        }
+    }
 }
 END_TEST
 
@@ -227,6 +291,7 @@ int main(void)
     TCase *tcase = test_case(suite, "memory");
     tcase_add_test(tcase, from_memory);
     tcase_add_test(tcase, trains_in_memory);
+    tcase_add_test(tcase, leaves_memory_alone);
     tcase_add_test(tcase, refuses_memory);
     tcase_add_loop_test(tcase, dlpack_round, 0, SHARD_DTYPES);
     tcase_add_test(tcase, unversioned_round);

@@ -104,17 +104,11 @@ static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, d
     return shard_ops(sum)->axpby(shard_device_of(sum), shard_numel(sum), alpha, from, beta, to, sum->dtype);
 }
 
-/* Whether there is no other reference to the tensor and its memory. */
-static bool is_own(const shard_tensor *x)
-{
-    return x->references == 1 && x->storage->references == 1;
-}
-
-/* A tensor with x's values to which there is no other reference: x itself if that is so, else a copy. Takes
- * over the caller's reference to x. */
+/* A tensor with x's values that may be overwritten: x itself if that is so, else a copy. Takes over the caller's
+ * reference to x. */
 static shard_tensor *make_own(shard_tensor *x)
 {
-    if (!x || is_own(x))
+    if (!x || shard_tensor_is_own(x))
         return x;
     shard_tensor *copy = shard_keep(shard_tensor_like(x));
     if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
@@ -180,7 +174,7 @@ static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
         if (status != SHARD_OK)
             return shard_tensor_unref(gradient), status;
     }
-    if (leaf->grad && !leaf->has_grad && shard_source_of(gradient) && is_own(gradient)) { /* it stays deferred */
+    if (leaf->grad && !leaf->has_grad && shard_source_of(gradient) && shard_tensor_is_own(gradient)) { /* it stays deferred */
         shard_tensor_unref(leaf->grad);
         leaf->grad = NULL;
     }

@@ -29,7 +29,7 @@ typedef struct binary_context {
 /* As that of the softmax loss: over logits that no other tensor uses, else with their pitch. */
 static shard_tensor *gradient_memory(shard_node *node, const binary_context *c, shard_tensor *logits, int64_t pitch)
 {
-    if (!c->each && logits->storage->references == 1)
+    if (!c->each && shard_storage_is_own(logits->storage))
         return shard_detach(logits);
     return shard_gradient_of_rows(node, 0, pitch);
 }

@@ -57,7 +57,7 @@ double *shard_cross_entropy_row_scales(const shard_tensor *like, int64_t rows, c
  * has the pitch of the logits; of a leaf it is in the memory of the gradient before it. */
 static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits, int64_t pitch)
 {
-    if (logits->storage->references == 1)
+    if (shard_storage_is_own(logits->storage))
         return shard_detach(logits);
     return shard_gradient_of_rows(node, 0, pitch);
 }

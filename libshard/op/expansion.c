@@ -105,7 +105,7 @@ static bool is_summed(const shard_node *node, int input, const shard_tensor *dy)
 
 shard_tensor *shard_gradient_each(shard_node *node, int input, shard_tensor *dy, bool last)
 {
-    if (last && dy->references == 1 && dy->storage->references == 1)
+    if (last && shard_tensor_is_own(dy))
         return dy;
     return is_summed(node, input, dy) ? shard_tensor_like(dy) : shard_make_gradient(node, input);
 }

@@ -196,8 +196,7 @@ shard_tensor *shard_workspace(const shard_tensor *like, int64_t count, shard_dty
 shard_tensor *shard_gradient_over(shard_node *node, int input, shard_tensor *dy)
 {
     const shard_edge *edge = &node->edge[input];
-    bool unshared = dy->references == 1 && dy->storage->references == 1;
-    if (unshared && dy->dtype == edge->dtype && shard_shape_equal(&dy->shape, &edge->shape))
+    if (shard_tensor_is_own(dy) && dy->dtype == edge->dtype && shard_shape_equal(&dy->shape, &edge->shape))
         return dy;
     return shard_make_gradient(node, input);
 }

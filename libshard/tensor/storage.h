@@ -54,6 +54,11 @@ struct shard_storage {
 };
 
 shard_storage *shard_storage_make(shard_device *device, size_t bytes);
+/* Whether there is one reference to the storage, whose memory is no caller's: its only tensor may overwrite it. */
+static inline bool shard_storage_is_own(const shard_storage *storage)
+{
+    return storage->references == 1 && !storage->foreign;
+}
 /* Sets the kind that the storage's memory is counted as. */
 void shard_storage_set_kind(shard_storage *storage, shard_memory_kind kind);
 /* Sets the kind of a storage unless a more specific one is set. */

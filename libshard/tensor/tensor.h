@@ -107,6 +107,12 @@ void shard_tensor_unref(shard_tensor *tensor);
 /* Removes the list's entries from index `count` on. */
 void shard_tensors_truncate(shard_tensors *list, int64_t count);
 
+/* Whether there is no other reference to the tensor and its memory, which is no caller's: it may be overwritten. */
+static inline bool shard_tensor_is_own(const shard_tensor *x)
+{
+    return x->references == 1 && shard_storage_is_own(x->storage);
+}
+
 static inline size_t shard_tensor_bytes(const shard_tensor *tensor)
 {
     return (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
