@@ -549,6 +549,10 @@ static void check_reshapes(shard_group *world, void *context)
         ck_assert(last.kind == SHARD_SPLIT && last.dim == 2 && last.start == 4 * rank && last.whole == 8);
         check_refused(shard_reshape(x, SHARD_SHAPE(3, 1, 2, 2)), SHARD_ERROR_UNSUPPORTED,
                       "shard_reshape: no rule*split along 1*");
+        /* One of two rows: the first rank's could be either. */
+        shard_tensor *row = shard_as_split(shard_zeros(SHARD_SHAPE(2, 1, 4)), 1, world, rank, 2);
+        check_refused(shard_reshape(row, SHARD_SHAPE(2, 1, 1, 4)), SHARD_ERROR_UNSUPPORTED, "shard_reshape: no rule *");
+        ck_assert_int_eq(shard_tensor_placement(shard_reshape(row, SHARD_SHAPE(2, 1, 4))).dim, 1);
         /* 5 columns from 3 on are no whole heads of 2. */
         shard_tensor *uneven = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 3, 8);
         check_refused(shard_reshape(uneven, SHARD_SHAPE(3, -1, 2)), SHARD_ERROR_UNSUPPORTED, "shard_reshape: no rule *");

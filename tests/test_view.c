@@ -1,5 +1,8 @@
 /* reshape, flatten, narrow. */
 #include "support/gradcheck.h"
+#include "support/ranks.h"
+
+#include "tensor/tensor.h"
 
 static shard_tensor *reshape(shard_tensor *const *x, const void *shape)
 {
@@ -100,6 +103,52 @@ START_TEST(flattens_to)
 }
 END_TEST
 
+static shard_tensor *split_ones(shard_group *world, int dim, shard_shape whole)
+{
+    shard_range range = shard_split_range(whole.dim[dim], shard_group_size(world), shard_group_rank(world));
+    shard_shape shape = whole;
+    shape.dim[dim] = range.size;
+    return shard_as_split(shard_ones(shape), dim, world, range.start, whole.dim[dim]);
+}
+
+/* Sizes of 1 mislead no rank: dimension `dim` of the result is split, and its whole shape is the flattened whole shape. */
+static void check_flattens(shard_group *world, void *context)
+{
+    (void)context;
+    static const struct {
+        shard_shape whole;
+        int split, start, end, at; /* at -1: refused */
+    } cases[] = {
+        {SHARD_SHAPE(1, 1, 2, 8), 2, 2, 3, 2}, {SHARD_SHAPE(5, 1, 2, 8), 2, 2, 3, 2}, {SHARD_SHAPE(1, 2, 2), 1, 1, 2, 1},
+        {SHARD_SHAPE(3, 2, 4), 1, 0, 1, -1},   {SHARD_SHAPE(1, 4, 2), 1, 1, 2, 1},    {SHARD_SHAPE(1, 1, 3, 2), 2, 0, 3, 0},
+        {SHARD_SHAPE(1, 1, 3, 1), 2, 1, 2, 1}, {SHARD_SHAPE(1, 1, 1, 2), 3, 0, 1, 2}, {SHARD_SHAPE(3, 0, 2), 0, 0, 1, 0},
+        {SHARD_SHAPE(2, 1, 2), 0, 1, 2, 0},    {SHARD_SHAPE(0, 2, 3), 1, 0, 2, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int start = cases[i].start, end = cases[i].end, at = cases[i].at;
+        SHARD_SCOPE
+        {
+            shard_tensor *y = shard_flatten(split_ones(world, cases[i].split, cases[i].whole), start, end);
+            if (at < 0) {
+                check_refused(y, SHARD_ERROR_UNSUPPORTED, "shard_flatten: no rule*");
+                continue;
+            }
+            ck_assert_msg(y != NULL, "case %zu: %s", i, shard_last_error());
+            shard_shape flat = shard_tensor_shape(shard_flatten(shard_ones(cases[i].whole), start, end));
+            shard_shape whole = shard_tensor_whole_shape(y);
+            ck_assert_msg(shard_shape_equal(&flat, &whole), "case %zu: %s, not %s", i, shard_shape_text(&whole),
+                          shard_shape_text(&flat));
+            ck_assert_msg(shard_is_split(y, at), "case %zu: %s", i, shard_placement_text(&y->placement));
+        }
+    }
+}
+
+START_TEST(flattens_what_is_split)
+{
+    run_ranks(2, check_flattens);
+}
+END_TEST
+
 START_TEST(refuses)
 {
     SHARD_SCOPE {
@@ -133,6 +182,7 @@ int main(void)
     tcase_add_test(tcase, shares_memory);
     tcase_add_test(tcase, slices);
     tcase_add_test(tcase, flattens_to);
+    tcase_add_test(tcase, flattens_what_is_split);
     tcase_add_test(tcase, refuses);
     return test_run(suite);
 }

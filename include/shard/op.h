@@ -57,10 +57,13 @@ static inline void shard_restore_autocast(const shard_dtype *before)
 /* A view with another shape of the same number of elements; one size may be -1. As torch.reshape. For a
  * split tensor, shape is that of the local shard. The split dimension may be merged with dimensions
  * after it, or be divided into several, of which the first is split ([rows, -1, 64] of columns). It cannot be
- * merged with a dimension before it. If sizes of 1 leave open which dimension is split, it is the one given as -1. */
+ * merged with a dimension before it, unless that has size 1. If sizes of 1 leave open which dimension is split, it is the
+ * one given as -1, else the one that has its size and its place, counted from the front or from the end; two such ones are
+ * UNSUPPORTED. */
 SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
 /* Merges dimensions start to end (included; negative: from the end). As torch.flatten; images
- * [n, h, w, c] are flattened in that order. A view. */
+ * [n, h, w, c] are flattened in that order. A view. A split dimension may be merged with those after it, and with those
+ * before it if these have size 1, else UNSUPPORTED. */
 SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
 /* Elements [start, start + length) of dimension dim (negative: from the end), which may not be
  * split: x[:, start:start + length] for dim 1. A view for dimension 0, else a copy. As torch.narrow. */

@@ -64,19 +64,25 @@ static bool place_at(const shard_tensor *x, const shard_shape *shape, int to, sh
     return true;
 }
 
+/* Whether dimension `to` has the size of x's split one and can be it. */
+static bool stays_at(const shard_tensor *x, const shard_shape *shape, int to, shard_placement *placement)
+{
+    return to >= 0 && to < shape->ndim && shape->dim[to] == x->shape.dim[x->placement.dim] && place_at(x, shape, to, placement);
+}
+
 /* With sizes of 1 several dimensions could be the split one: it is the inferred one, or the one at the same place,
- * counted from either end. */
+ * counted from either end. If both ends have one, ranks with other sizes could choose differently: there is no rule. */
 static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inferred, shard_placement *placement)
 {
-    int from = x->placement.dim;
+    int from = x->placement.dim, from_end = from + shape->ndim - x->shape.ndim;
+    shard_placement at_end;
     if (inferred >= 0 && place_at(x, shape, inferred, placement))
         return true;
-    const int same_place[] = {from, from + shape->ndim - x->shape.ndim};
-    for (int i = 0; i < 2; i++) {
-        int to = same_place[i];
-        if (to >= 0 && to < shape->ndim && shape->dim[to] == x->shape.dim[from] && place_at(x, shape, to, placement))
-            return true;
-    }
+    bool front = stays_at(x, shape, from, placement), end = stays_at(x, shape, from_end, &at_end);
+    if (end)
+        *placement = at_end;
+    if (front || end)
+        return !(front && end) || from == from_end;
     int64_t before = shard_shape_product(&x->shape, 0, from), behind = shard_shape_product(&x->shape, from, x->shape.ndim);
     int candidates = 0, only = -1;
     for (int to = 0; to < shape->ndim; to++) {
@@ -88,17 +94,8 @@ static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inf
     return candidates == 1 && place_at(x, shape, only, placement);
 }
 
-static shard_tensor *reshape(const char *function, shard_tensor *x, shard_shape shape)
+static shard_tensor *view_as(shard_tensor *x, shard_shape shape, shard_placement placement)
 {
-    int inferred;
-    if (resolve_shape(function, x, &shape, &inferred) != SHARD_OK)
-        return NULL;
-    shard_placement placement = x->placement;
-    if (placement.kind == SHARD_SPLIT && !carry_split(x, &shape, inferred, &placement)) {
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s as one of shape %s", function,
-                    shard_shape_text(&x->shape), shard_placement_text(&x->placement), shard_shape_text(&shape));
-        return NULL;
-    }
     shard_tensor *y = shard_tensor_view(x, 0, shape);
     if (y)
         y->placement = placement;
@@ -106,9 +103,36 @@ static shard_tensor *reshape(const char *function, shard_tensor *x, shard_shape 
     return y;
 }
 
+static shard_tensor *refuse(const char *function, const shard_tensor *x, const shard_shape *shape)
+{
+    return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s as one of shape %s",
+                           function, shard_shape_text(&x->shape), shard_placement_text(&x->placement), shard_shape_text(shape));
+}
+
 shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape)
 {
-    return shard_check_operand("shard_reshape", x) ? reshape("shard_reshape", x, shape) : NULL;
+    static const char function[] = "shard_reshape";
+    int inferred;
+    if (!shard_check_operand(function, x) || resolve_shape(function, x, &shape, &inferred) != SHARD_OK)
+        return NULL;
+    shard_placement placement = x->placement;
+    if (placement.kind == SHARD_SPLIT && !carry_split(x, &shape, inferred, &placement))
+        return refuse(function, x, &shape);
+    return view_as(x, shape, placement);
+}
+
+/* The placement if dimensions start to end become one. False: the split one comes after others of them. */
+static bool merge_split(const shard_shape *x, int start, int end, shard_placement *placement)
+{
+    int from = placement->dim;
+    if (from > end)
+        placement->dim -= end - start;
+    if (from < start || from > end)
+        return true;
+    int64_t after = shard_shape_product(x, from + 1, end + 1);
+    placement->dim = start;
+    return shard_shape_product(x, start, from) == 1 && shard_multiply(placement->start, after, &placement->start) &&
+           shard_multiply(placement->whole, after, &placement->whole);
 }
 
 shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
@@ -116,7 +140,7 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
     if (!shard_check_operand("shard_flatten", x))
         return NULL;
     if (x->shape.ndim == 0)
-        return reshape("shard_flatten", x, SHARD_SHAPE(1));
+        return view_as(x, SHARD_SHAPE(1), x->placement);
     if (shard_resolve_dim("shard_flatten", &x->shape, start, &start) != SHARD_OK ||
         shard_resolve_dim("shard_flatten", &x->shape, end, &end) != SHARD_OK)
         return NULL;
@@ -127,7 +151,10 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
     for (int i = 0; i < shape.ndim; i++)
         shape.dim[i] = x->shape.dim[i <= start ? i : i + end - start];
     shape.dim[start] = shard_shape_product(&x->shape, start, end + 1);
-    return reshape("shard_flatten", x, shape);
+    shard_placement placement = x->placement;
+    if (placement.kind == SHARD_SPLIT && !merge_split(&x->shape, start, end, &placement))
+        return refuse("shard_flatten", x, &shape);
+    return view_as(x, shape, placement);
 }
 
 /* ---- narrow ---- */
