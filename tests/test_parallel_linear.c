@@ -157,8 +157,48 @@ static void splits_whole_heads(shard_group *world, void *context)
     shard_module_destroy(parallel);
     ck_assert_ptr_null(shard_nn_parallel_linear(6, 10, SHARD_SPLIT_COLUMN, group, .split_multiple = 4));
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_linear: *split_multiple*");
+    ck_assert_ptr_null(shard_nn_linear(8, 16, .split_multiple = -3));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_linear: *split_multiple -3");
+    ck_assert_ptr_null(shard_nn_linear(8, 16, .split_multiple = 3));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_linear: *split_multiple 3");
     shard_mesh_destroy(mesh);
 }
+
+/* A conversion keeps whole heads, too. */
+static void converts_whole_heads(shard_group *world, void *context)
+{
+    (void)context;
+    int size = shard_group_size(world), rank = shard_group_rank(world);
+    shard_mesh *mesh = shard_mesh_create(.model = size);
+    shard_group *group = shard_mesh_model_group(mesh);
+    shard_module *whole = make_attention(NULL), *parallel = make_attention(NULL);
+    check_ok(shard_convert_parallel_linear(&parallel, "0", SHARD_SPLIT_COLUMN, group, NULL));
+    check_ok(shard_convert_parallel_linear(&parallel, "2", SHARD_SPLIT_ROW, group, NULL));
+    int64_t heads = shard_split_range(HEADS, size, rank).size;
+    ck_assert_int_eq(shard_tensor_size(shard_module_tensor(shard_module_child(parallel, "0"), "weight"), 0), heads * HEAD);
+    ck_assert_int_eq(shard_tensor_size(shard_module_tensor(shard_module_child(parallel, "0"), "bias"), 0), heads * HEAD);
+    ck_assert_int_eq(shard_tensor_size(shard_module_tensor(shard_module_child(parallel, "2"), "weight"), 1), heads * HEAD);
+    run_both(whole, parallel, 3, 6, 6, group);
+    shard_module_destroy(whole);
+    shard_module_destroy(parallel);
+    shard_manual_seed(5);
+    whole = shard_nn_linear(HEADS * HEAD, 6, .dtype = SHARD_FLOAT64, .split_multiple = HEAD);
+    shard_manual_seed(5);
+    parallel = shard_nn_linear(HEADS * HEAD, 6, .dtype = SHARD_FLOAT64, .split_multiple = HEAD);
+    ck_assert_int_ne(shard_convert_parallel_linear(&parallel, NULL, SHARD_SPLIT_COLUMN, group, NULL), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_convert_parallel_linear: 6 features *split_multiple 4*");
+    check_ok(shard_convert_parallel_linear(&parallel, NULL, SHARD_SPLIT_ROW, group, NULL));
+    run_both(whole, parallel, 3, HEADS * HEAD, 6, group);
+    shard_module_destroy(whole);
+    shard_module_destroy(parallel);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_heads_of_a_conversion)
+{
+    run_job(rank_counts[_i], converts_whole_heads, NULL);
+}
+END_TEST
 
 START_TEST(test_heads)
 {
@@ -292,15 +332,17 @@ static void converts_others(shard_group *world, void *context)
         "*rank 1 converts weight float64 [[]10, 4] (split along 0) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
         "*rank 1 converts weight float32 [[]10, 4] (split along 1) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
         "*rank 1 converts weight float32 [[]10, 10] (split along 0) of layer \"1\", rank 0 bias float32 [[]10] (split *",
+        "*rank 1 converts weight float32 [[]10, 4] (split along 0 in units of 5) of layer \"0\", rank 0 weight float32 [[]10, 4] "
+        "(split along 0) *",
         "*rank 1 calls shard_convert_parallel_linear while rank 0 calls shard_convert_parallel_linear with other arguments",
     };
-    for (int i = 0; i < 5; i++) {
-        shard_module *model =
-            shard_nn_sequential(shard_nn_linear(4, odd && i == 0 ? 11 : 10,
-                                                .dtype = odd && i == 1 ? SHARD_FLOAT64 : SHARD_FLOAT32, .bias = !(odd && i == 3)),
-                                shard_nn_linear(10, 10));
+    for (int i = 0; i < 6; i++) {
+        shard_module *model = shard_nn_sequential(
+            shard_nn_linear(4, odd && i == 0 ? 11 : 10, .dtype = odd && i == 1 ? SHARD_FLOAT64 : SHARD_FLOAT32,
+                            .bias = !(odd && i == 3), .split_multiple = odd && i == 4 ? 5 : 1),
+            shard_nn_linear(10, 10));
         shard_split split = odd && i == 2 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
-        ck_assert_int_ne(shard_convert_parallel_linear(&model, odd && i == 4 ? "0" : NULL, split, world, NULL), SHARD_OK);
+        ck_assert_int_ne(shard_convert_parallel_linear(&model, odd && i == 5 ? "0" : NULL, split, world, NULL), SHARD_OK);
         check_error(SHARD_ERROR_MISMATCH, texts[i]);
         shard_module_destroy(model);
     }
@@ -452,6 +494,7 @@ int main(void)
     TCase *tcase = test_case(suite, "parallel_linear");
     tcase_add_loop_test(tcase, test_layers, 0, (int)(sizeof layers / sizeof *layers));
     add_ranks_test(tcase, test_heads);
+    add_ranks_test(tcase, test_heads_of_a_conversion);
     add_ranks_test(tcase, test_chain);
     tcase_add_loop_test(tcase, test_conversion, 0, 4 * RANK_COUNTS);
     tcase_add_test(tcase, test_conversion_by_name);

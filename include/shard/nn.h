@@ -55,7 +55,8 @@ typedef struct shard_nn_linear_options {
     size_t size;
     bool bias; /* Default: true. */
     shard_dtype dtype;
-    /* For a parallel layer: the size of each shard is a multiple of this number, which divides the split features.
+    /* For a parallel layer, or one that is converted: the size of each shard is a multiple of this number, which divides the
+     * split features.
      * With the size of an attention head each rank has whole heads, also if ranks do not divide their number.
      * Default: 1. */
     int64_t split_multiple;

@@ -6,6 +6,7 @@
 #include "distributed/distributed.h"
 
 #include <fnmatch.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ typedef struct conversion {
     const char *pattern;
     shard_split split;
     shard_group *group;
+    int64_t multiple; /* that of the layer that is converted */
     int converted, split_already;
 } conversion;
 
@@ -30,14 +32,21 @@ shard_status shard_check_split(const char *function, shard_split split)
                        (int)split);
 }
 
+shard_status shard_check_multiple(const char *function, int64_t features, int64_t multiple)
+{
+    if (multiple >= 1 && features % multiple == 0)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features are not divided by split_multiple %" PRId64, function,
+                       features, multiple);
+}
+
 shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split split,
                                shard_tensor *(*make)(shard_shape shape, const void *context), const void *context)
 {
     if (dim < 0)
         return make(whole, context);
     shard_group *group = split.group;
-    shard_range range = shard_split_multiple(whole.dim[dim], split.multiple ? split.multiple : 1, shard_group_size(group),
-                                             shard_group_rank(group));
+    shard_range range = shard_split_multiple(whole.dim[dim], split.multiple, shard_group_size(group), shard_group_rank(group));
     shard_shape shape = whole;
     shape.dim[dim] = range.size;
     shard_tensor *shard = shard_as_split(make(shape, context), dim, group, range.start, whole.dim[dim]);
@@ -59,8 +68,11 @@ static shard_status compare_calls(const conversion *c, const char *layer, const 
     shard_group *group = c->group;
     description mine = {.recipe = shard_leaf_of(tensor)->recipe, .made = !shard_has_recipe(tensor)};
     shard_placement wanted = {.kind = dim < 0 ? SHARD_LOCAL : SHARD_SPLIT, .dim = dim};
-    snprintf(mine.what, sizeof mine.what, "%s %s %s (%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
-             shard_shape_text(&tensor->shape), shard_placement_text(&wanted), layer);
+    char units[48] = "";
+    if (c->multiple > 1)
+        snprintf(units, sizeof units, " in units of %" PRId64, c->multiple);
+    snprintf(mine.what, sizeof mine.what, "%s %s %s (%s%s) of layer \"%s\"", name, shard_dtype_name(tensor->dtype),
+             shard_shape_text(&tensor->shape), shard_placement_text(&wanted), units, layer);
     description *all = shard_calloc((size_t)shard_group_size(group), sizeof *all);
     if (!all)
         return shard_group_fail(group);
@@ -120,7 +132,7 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
     int along = dim < 0 ? 0 : dim;
     shard_range range = {.start = 0, .size = whole->shape.dim[along]};
     if (dim >= 0)
-        range = shard_split_range(whole->shape.dim[dim], shard_group_size(group), shard_group_rank(group));
+        range = shard_split_multiple(whole->shape.dim[dim], c->multiple, shard_group_size(group), shard_group_rank(group));
     shard_shape shape = whole->shape;
     shape.dim[along] = range.size;
     shard_tensor *shard = shard_tensor_make(shape, whole->dtype, shard_device_of(whole));
@@ -142,14 +154,17 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
 static shard_module *convert_one(conversion *c, const char *name, shard_module *old)
 {
     const shard_split_layer *layer = c->layer;
+    shard_tensor *old_weight = shard_module_tensor(old, "weight"), *old_bias = shard_module_optional(old, "bias");
+    c->multiple = layer->split_of(old)->multiple;
+    if (shard_check_multiple(c->function, old_weight->shape.dim[layer->weight_dim[c->split]], c->multiple) != SHARD_OK)
+        return shard_group_fail(c->group), NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *old_weight = shard_module_tensor(old, "weight"), *old_bias = shard_module_optional(old, "bias");
     shard_tensor *weight = make_shard(c, name, "weight", old_weight, layer->weight_dim[c->split]);
     shard_tensor *bias = old_bias && weight ? make_shard(c, name, "bias", old_bias, layer->bias_dim[c->split]) : NULL;
     shard_module *module = NULL;
     if (weight && (bias || !old_bias)) {
-        module = layer->rebuild(old, (shard_layer_split){.split = c->split, .group = c->group}, weight, bias);
+        module = layer->rebuild(old, (shard_layer_split){c->split, c->group, c->multiple}, weight, bias);
         shard_module_set_training(module, shard_module_is_training(old));
         if (module) { /* frozen parameters stay frozen */
             weight->requires_grad = old_weight->requires_grad;
@@ -228,14 +243,15 @@ shard_status shard_convert_parallel_linear(shard_module **module, const char *pa
                                            int *converted)
 {
     SHARD_FUNCTION("shard_convert_parallel_linear");
-    conversion c = {"shard_convert_parallel_linear", &shard_split_linear, pattern, split, group, 0, 0};
+    conversion c = {"shard_convert_parallel_linear", &shard_split_linear, pattern, split, group, .converted = 0};
     return convert(&c, module, converted);
 }
 
 shard_status shard_convert_parallel_classifier(shard_module **module, const char *pattern, shard_group *group, int *converted)
 {
     SHARD_FUNCTION("shard_convert_parallel_classifier");
-    conversion c = {"shard_convert_parallel_classifier", &shard_split_classifier, pattern, SHARD_SPLIT_COLUMN, group, 0, 0};
+    conversion c = {
+        "shard_convert_parallel_classifier", &shard_split_classifier, pattern, SHARD_SPLIT_COLUMN, group, .converted = 0};
     return convert(&c, module, converted);
 }
 
@@ -243,6 +259,6 @@ shard_status shard_convert_parallel_embedding(shard_module **module, const char 
                                               int *converted)
 {
     SHARD_FUNCTION("shard_convert_parallel_embedding");
-    conversion c = {"shard_convert_parallel_embedding", &shard_split_embedding, pattern, split, group, 0, 0};
+    conversion c = {"shard_convert_parallel_embedding", &shard_split_embedding, pattern, split, group, .converted = 0};
     return convert(&c, module, converted);
 }

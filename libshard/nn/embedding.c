@@ -86,6 +86,7 @@ static shard_module *make_embedding(const char *function, int64_t count, int64_t
     if (count < 1 || dim < 1 || what.padding_idx < -1 || what.padding_idx >= count)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " rows of %" PRId64 ", padding_idx %" PRId64 " (-1: none)",
                                function, count, dim, what.padding_idx);
+    what.split.multiple = 1;
     if (what.split.split == SHARD_SPLIT_NONE)
         what.split.group = NULL;
     shard_scope scope;

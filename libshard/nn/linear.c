@@ -105,12 +105,12 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     if (in < 1 || out < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: from %" PRId64 " to %" PRId64 " features; both must be at least 1",
                                function, in, out);
-    if (split.split == SHARD_SPLIT_NONE)
-        split = (shard_layer_split){0};
-    int64_t features = split.split == SHARD_SPLIT_ROW ? in : out;
-    if (split.split != SHARD_SPLIT_NONE && (split.multiple < 1 || features % split.multiple))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features are not divided by split_multiple %" PRId64,
-                               function, features, split.multiple);
+    bool local = split.split == SHARD_SPLIT_NONE; /* a conversion splits it in or out, in units of the multiple */
+    bool by_in = split.split == SHARD_SPLIT_ROW || (local && split.multiple > 0 && in % split.multiple == 0);
+    if (shard_check_multiple(function, by_in ? in : out, split.multiple) != SHARD_OK)
+        return NULL;
+    if (local)
+        split.group = NULL;
     shard_scope scope;
     shard_scope_open(&scope);
     const shard_split_layer *layer = &shard_split_linear;
@@ -128,7 +128,7 @@ shard_module *shard_nn_linear_with(int64_t in, int64_t out, const shard_nn_linea
     SHARD_READ_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    return make_linear("shard_nn_linear", in, out, (shard_layer_split){0}, false, options);
+    return make_linear("shard_nn_linear", in, out, (shard_layer_split){.multiple = options.split_multiple}, false, options);
 }
 
 shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, shard_split split, shard_group *group,

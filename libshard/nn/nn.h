@@ -30,6 +30,9 @@ extern const shard_split_layer shard_split_linear, shard_split_classifier, shard
 /* ARGUMENT, in the name of the public function, if split is none of the three values. */
 shard_status shard_check_split(const char *function, shard_split split);
 
+/* ARGUMENT, in the name of the public function, unless the split features are a multiple of a split_multiple. */
+shard_status shard_check_multiple(const char *function, int64_t features, int64_t multiple);
+
 /* The local shard along dim (-1: all) of a tensor of that whole shape whose values come from a recipe: `make` makes
  * a tensor of a given shape. */
 shard_tensor *shard_make_shard(shard_shape whole, int dim, shard_layer_split split,
