@@ -98,6 +98,21 @@ START_TEST(outlives_what_it_was_made_of)
 }
 END_TEST
 
+/* The gradient of a small part of a large tensor, which stays when the large one is freed. */
+START_TEST(keeps_no_large_memory)
+{
+    shard_tensor *x = leaf(3);
+    SHARD_SCOPE {
+        shard_tensor *parts[] = {x, shard_zeros(SHARD_SHAPE(10000), .dtype = SHARD_FLOAT64)};
+        check_ok(shard_backward(shard_sum(shard_scale(shard_concatenate(parts, 2, 0), 5))));
+    }
+    check_gradient(x, 5);
+    ck_assert_int_lt(in_use(), 10000);
+    shard_release(x);
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
 static void *deep(void *backward)
 {
     SHARD_SCOPE {
@@ -403,6 +418,7 @@ int main(void)
     tcase_add_test(records, keeps_shared_gradients_apart);
     tcase_add_test(records, leaves_the_given_gradient_alone);
     tcase_add_test(records, outlives_what_it_was_made_of);
+    tcase_add_test(records, keeps_no_large_memory);
     tcase_add_test(records, goes_deep);
     tcase_add_test(records, walks_a_record_once);
     TCase *modes = test_case(suite, "modes");

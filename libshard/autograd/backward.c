@@ -104,11 +104,10 @@ static shard_status add_into(shard_tensor *sum, double alpha, shard_tensor *x, d
     return shard_ops(sum)->axpby(shard_device_of(sum), shard_numel(sum), alpha, from, beta, to, sum->dtype);
 }
 
-/* A tensor with x's values that may be overwritten: x itself if that is so, else a copy. Takes over the caller's
- * reference to x. */
-static shard_tensor *make_own(shard_tensor *x)
+/* x itself, or a copy. Takes over the caller's reference to x. */
+static shard_tensor *copy_unless(bool fits, shard_tensor *x)
 {
-    if (!x || shard_tensor_is_own(x))
+    if (fits)
         return x;
     shard_tensor *copy = shard_keep(shard_tensor_like(x));
     if (copy && add_into(copy, 1.0, x, 0.0) != SHARD_OK) {
@@ -119,6 +118,12 @@ static shard_tensor *make_own(shard_tensor *x)
         copy->pending = x->pending;
     shard_tensor_unref(x);
     return copy;
+}
+
+/* A tensor with x's values that may be overwritten: x itself if that is so, else a copy. */
+static shard_tensor *make_own(shard_tensor *x)
+{
+    return copy_unless(!x || shard_tensor_is_own(x), x);
 }
 
 /* sum = sum + x. A gradient that counts in full on each rank of the other one's groups adds 1 / ranks of
@@ -181,7 +186,9 @@ static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
     if (!leaf->grad) {
         if (shard_graph_refuse("the first gradient of a tensor") != SHARD_OK)
             return shard_tensor_unref(gradient), shard_last_status();
-        leaf->grad = make_own(gradient);
+        /* It lasts: it keeps no memory that is much larger, of which it is a range. */
+        bool fits = shard_tensor_is_own(gradient) && gradient->storage->bytes / 2 <= shard_tensor_bytes(gradient);
+        leaf->grad = copy_unless(fits, gradient);
         gradient = NULL;
         if (!leaf->grad)
             return shard_last_status();
