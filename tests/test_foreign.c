@@ -268,6 +268,46 @@ START_TEST(dlpack_in)
 }
 END_TEST
 
+START_TEST(dlpack_sizes)
+{
+    static const struct {
+        bool data;
+        int ndim;
+        int64_t shape[3];
+        shard_status status; /* OK: it is read */
+        const char *error;
+    } cases[] = {
+        {false, 1, {4}, SHARD_ERROR_ARGUMENT, "shard_from_dlpack: a tensor of shape [[]4] without data"},
+        {false, 2, {4, 0}, SHARD_OK, NULL},
+        {false, 3, {0, INT64_MAX, 2}, SHARD_ERROR_MEMORY, "*overflows"},
+        {true, 3, {INT64_MAX, 2, 3}, SHARD_ERROR_MEMORY, "*overflows"},
+        {true, 2, {-1, -4}, SHARD_ERROR_SHAPE, "*a size is negative"},
+        {true, SHARD_MAX_DIMS + 1, {1}, SHARD_ERROR_UNSUPPORTED, "shard_from_dlpack: *dimensions*"},
+        {true, -1, {1}, SHARD_ERROR_UNSUPPORTED, "shard_from_dlpack: *dimensions*"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t shape[SHARD_MAX_DIMS + 1] = {cases[i].shape[0], cases[i].shape[1], cases[i].shape[2]}, strides[3] = {1, 1, 1};
+        float memory[4];
+        int deleted = 0;
+        DLManagedTensorVersioned managed = {
+            .version = {1, 0},
+            .manager_ctx = &deleted,
+            .deleter = delete,
+            .dl_tensor = {cases[i].data ? memory : NULL, {kDLCPU, 0}, cases[i].ndim, {kDLFloat, 32, 1}, shape, strides, 0},
+        };
+        SHARD_SCOPE
+        {
+            shard_tensor *x = shard_from_dlpack(&managed);
+            if (cases[i].status == SHARD_OK)
+                ck_assert_ptr_nonnull(x);
+            else
+                check_refused(x, cases[i].status, cases[i].error);
+        }
+        ck_assert_int_eq(deleted, cases[i].status == SHARD_OK);
+    }
+}
+END_TEST
+
 static void keep_line(shard_log_level level, int rank, const char *line, void *context)
 {
     snprintf(context, 64, "%d %d %s", level, rank, line);
@@ -296,6 +336,7 @@ int main(void)
     tcase_add_loop_test(tcase, dlpack_round, 0, SHARD_DTYPES);
     tcase_add_test(tcase, unversioned_round);
     tcase_add_loop_test(tcase, dlpack_in, 0, sizeof dlpack_cases / sizeof *dlpack_cases);
+    tcase_add_test(tcase, dlpack_sizes);
     tcase_add_test(tcase, gets_log_lines);
     return test_run(suite);
 }

@@ -69,15 +69,15 @@ static bool find_dtype(const char *function, DLDataType type, shard_dtype *dtype
     return false;
 }
 
-/* Whether its elements follow each other, row by row. */
-static bool is_dense(const DLTensor *tensor)
+/* Whether elements with these strides (NULL: none are given) follow each other, row by row. */
+static bool is_dense(const shard_shape *shape, const int64_t *strides)
 {
     int64_t stride = 1;
     bool empty = false, dense = true;
-    for (int i = tensor->ndim - 1; i >= 0; i--) {
-        empty = empty || tensor->shape[i] == 0;
-        dense = dense && (!tensor->strides || tensor->shape[i] == 1 || tensor->strides[i] == stride);
-        stride *= tensor->shape[i];
+    for (int i = shape->ndim - 1; i >= 0; i--) {
+        empty = empty || shape->dim[i] == 0;
+        dense = dense && (!strides || shape->dim[i] == 1 || strides[i] == stride);
+        stride *= shape->dim[i];
     }
     return dense || empty;
 }
@@ -118,18 +118,28 @@ static bool check_version(const char *function, const DLManagedTensorVersioned *
 static shard_tensor *import(const char *function, const DLTensor *tensor, shard_release_memory *release, void *context)
 {
     shard_dtype dtype;
-    if (tensor->ndim < 0 || tensor->ndim > SHARD_MAX_DIMS || !is_dense(tensor)) {
+    if (!find_dtype(function, tensor->dtype, &dtype))
+        return NULL;
+    int64_t numel;
+    bool fits = tensor->ndim >= 0 && tensor->ndim <= SHARD_MAX_DIMS;
+    shard_shape shape = {.ndim = fits ? tensor->ndim : 0};
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dim[i] = tensor->shape[i];
+    if (shard_shape_check(&shape, dtype, &numel) != SHARD_OK)
+        return NULL;
+    if (!fits || !is_dense(&shape, tensor->strides)) {
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: a tensor of %d dimensions, %s; at most %d, without gaps, are read: export a copy", function,
                     (int)tensor->ndim, tensor->strides ? "with strides" : "without strides", SHARD_MAX_DIMS);
         return NULL;
     }
-    shard_device *device = find_dtype(function, tensor->dtype, &dtype) ? find_device(function, tensor->device) : NULL;
+    if (!tensor->data && numel > 0) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: a tensor of shape %s without data", function, shard_shape_text(&shape));
+        return NULL;
+    }
+    shard_device *device = find_device(function, tensor->device);
     if (!device)
         return NULL;
-    shard_shape shape = {.ndim = tensor->ndim};
-    for (int i = 0; i < shape.ndim; i++)
-        shape.dim[i] = tensor->shape[i];
     char *memory = (char *)tensor->data + tensor->byte_offset;
     return is_aligned(function, memory, dtype) ? make_on(memory, shape, dtype, device, release, context) : NULL;
 }
