@@ -41,12 +41,14 @@ static const operation operations[] = {
     {"max, overlapping", max_pool, POOL(3, .stride = 2, .padding = 1), 1, {SHARD_SHAPE(2, 5, 6, 2)}},
     {"max, rounded up", max_pool, POOL(2, .stride = 3, .ceil_mode = true), 1, {SHARD_SHAPE(1, 5, 7, 2)}},
     {"max, hanging over", max_pool, POOL(3, .stride = 2, .ceil_mode = true), 1, {SHARD_SHAPE(1, 6, 7, 2)}},
+    {"max, larger than the image", max_pool, POOL(4, .stride = 3, .ceil_mode = true), 1, {SHARD_SHAPE(2, 2, 3, 2)}},
     {"max of no images", max_pool, POOL(2), 1, {SHARD_SHAPE(0, 4, 4, 2)}},
     {"max of no channels", max_pool, POOL(2), 1, {SHARD_SHAPE(2, 4, 4, 0)}},
     {"average", avg_pool, POOL(2), 1, {SHARD_SHAPE(2, 4, 6, 3)}},
     {"average, padded", avg_pool, POOL(3, .stride = 2, .padding = 1), 1, {SHARD_SHAPE(2, 5, 6, 2)}},
     {"average, inside", avg_pool, POOL(3, .stride = 2, .padding = 1, .count_include_pad = false), 1, {SHARD_SHAPE(2, 5, 6, 2)}},
     {"average, hanging over", avg_pool, POOL(3, .stride = 2, .padding = 1, .ceil_mode = true), 1, {SHARD_SHAPE(1, 6, 8, 2)}},
+    {"average, larger than the image", avg_pool, POOL(4, .stride = 3, .ceil_mode = true), 1, {SHARD_SHAPE(2, 2, 3, 2)}},
     {"average of no images", avg_pool, POOL(2), 1, {SHARD_SHAPE(0, 4, 4, 2)}},
     {"global", global, NULL, 1, {SHARD_SHAPE(2, 3, 5, 4)}},
     {"global of no images", global, NULL, 1, {SHARD_SHAPE(0, 3, 5, 4)}},
@@ -74,6 +76,9 @@ START_TEST(divides_by_the_window)
         check_tensor("padded", padded, (double[]){2.0 / 3, 8.0 / 3}, 1e-15);
         shard_tensor *inside = shard_avg_pool2d(rows, 3, .stride = 3, .padding = 1, .count_include_pad = false);
         check_tensor("inside", inside, (double[]){1.5, 4}, 1e-15);
+        shard_tensor *larger = shard_avg_pool2d(rows, 8, .stride = 6, .padding = 1, .ceil_mode = true);
+        check_tensor("larger", larger, (double[]){63 / 40.0}, 1e-15);
+        check_tensor("larger", shard_max_pool2d(rows, 8, .ceil_mode = true), (double[]){6}, 0);
     }
 }
 END_TEST
@@ -99,6 +104,12 @@ START_TEST(refuses)
     SHARD_SCOPE {
         shard_tensor *x = shard_zeros(SHARD_SHAPE(1, 4, 5, 6));
         check_refused(shard_max_pool2d(x, 5), SHARD_ERROR_SHAPE, "shard_max_pool2d: *kernel of 5*");
+        check_refused(shard_max_pool2d(x, 7, .stride = 2, .ceil_mode = true), SHARD_ERROR_SHAPE,
+                      "shard_max_pool2d: *kernel of 7*");
+        check_refused(shard_max_pool2d(shard_zeros(SHARD_SHAPE(1, 0, 4, 6)), 2, .padding = 1), SHARD_ERROR_SHAPE,
+                      "shard_max_pool2d: images of 0 x 4*");
+        check_refused(shard_avg_pool2d(shard_zeros(SHARD_SHAPE(1, 4, 0, 6)), 2, .padding = 1), SHARD_ERROR_SHAPE,
+                      "shard_avg_pool2d: images of 4 x 0*");
         check_refused(shard_avg_pool2d(x, 2, .padding = 2), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: *padding 2*");
         check_refused(shard_avg_pool2d(x, 0), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: kernel 0*");
         check_refused(shard_avg_pool2d(x, 2, .stride = -2), SHARD_ERROR_ARGUMENT, "shard_avg_pool2d: *stride -2*");

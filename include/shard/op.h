@@ -239,8 +239,8 @@ typedef struct shard_conv2d_options {
 SHARD_API shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_tensor *bias,
                                           const shard_conv2d_options *options);
 
-/* The maximum and the mean over windows of kernel x kernel: [n, oh, ow, c]. As torch.nn.functional.max_pool2d and
- * avg_pool2d. */
+/* The maximum and the mean over windows of kernel x kernel: [n, oh, ow, c]. Images without a window, or without pixels, are
+ * SHAPE. As torch.nn.functional.max_pool2d and avg_pool2d. */
 typedef struct shard_pool2d_options {
     size_t size;
     int64_t stride; /* -1: the kernel's size. Default: -1. */

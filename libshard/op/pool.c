@@ -77,14 +77,21 @@ static bool check_images(const char *function, shard_tensor *x)
                     shard_tensor_shape_text(x));
         return false;
     }
+    if (x->shape.dim[1] == 0 || x->shape.dim[2] == 0) {
+        shard_error(SHARD_ERROR_SHAPE, "%s: images of %" PRId64 " x %" PRId64 " have no pixels", function, x->shape.dim[1],
+                    x->shape.dim[2]);
+        return false;
+    }
     return shard_check_carried(function, x, 1);
 }
 
 /* Rounded up, the last window may extend past the padding, but begins inside of the image or the padding before it,
- * as in PyTorch. */
+ * as in PyTorch. Below 1 there is no window. */
 static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, bool ceil_mode)
 {
     int64_t room = size + 2 * padding - kernel, count = room / stride + 1;
+    if (room < 0)
+        return ceil_mode && room > -stride;
     if (ceil_mode && room % stride && count * stride < size + padding)
         count++;
     return count;
@@ -102,7 +109,9 @@ static bool resolve(const char *function, const shard_tensor *x, int64_t kernel,
                     function, kernel, stride, padding);
         return false;
     }
-    if (kernel - padding > h + padding || kernel - padding > w + padding) {
+    int64_t oh = output_size(h, kernel, stride, padding, options->ceil_mode);
+    int64_t ow = output_size(w, kernel, stride, padding, options->ceil_mode);
+    if (oh < 1 || ow < 1) {
         shard_error(SHARD_ERROR_SHAPE, "%s: a kernel of %" PRId64 " on images of %" PRId64 " x %" PRId64 " with padding %" PRId64,
                     function, kernel, h, w, padding);
         return false;
@@ -114,8 +123,8 @@ static bool resolve(const char *function, const shard_tensor *x, int64_t kernel,
         .c = x->shape.dim[3],
         .kh = kernel,
         .kw = kernel,
-        .oh = output_size(h, kernel, stride, padding, options->ceil_mode),
-        .ow = output_size(w, kernel, stride, padding, options->ceil_mode),
+        .oh = oh,
+        .ow = ow,
         .stride_h = stride,
         .stride_w = stride,
         .pad_h = padding,
@@ -167,12 +176,9 @@ shard_tensor *shard_avg_pool2d_with(shard_tensor *x, int64_t kernel, const shard
 
 shard_tensor *shard_global_avg_pool2d(shard_tensor *x)
 {
-    static const char function[] = "shard_global_avg_pool2d";
-    if (!check_images(function, x))
+    if (!check_images("shard_global_avg_pool2d", x))
         return NULL;
     int64_t n = x->shape.dim[0], h = x->shape.dim[1], w = x->shape.dim[2], c = x->shape.dim[3];
-    if (h == 0 || w == 0)
-        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: images of %" PRId64 " x %" PRId64 " have no mean", function, h, w);
     shard_pool_shape shape = {.n = n,
                               .h = h,
                               .w = w,
