@@ -409,6 +409,30 @@ START_TEST(test_layer_norm_options)
 }
 END_TEST
 
+/* What every forward would refuse is refused where the layer is made. */
+START_TEST(test_bad_options)
+{
+    ck_assert_ptr_null(shard_nn_batch_norm(4, .momentum = 7));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: momentum 7, eps *");
+    ck_assert_ptr_null(shard_nn_batch_norm(4, .eps = -1));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: momentum *, eps -1");
+    ck_assert_ptr_null(shard_nn_batch_norm(4, .dtype = SHARD_INT64));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: dtype int64;*");
+    ck_assert_ptr_null(shard_nn_layer_norm(4, NAN));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: eps is *");
+    ck_assert_ptr_null(shard_nn_layer_norm(4, 1e-5, .dtype = SHARD_INT32));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: dtype int32;*");
+    ck_assert_ptr_null(shard_nn_embedding(4, 4, -1, .max_norm = -2));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: max_norm -2, *");
+    ck_assert_ptr_null(shard_nn_parallel_embedding(4, 4, -1, SHARD_SPLIT_ROW, NULL, .norm_type = 0));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_embedding: *norm_type 0*");
+    ck_assert_ptr_null(shard_nn_conv2d(4, 4, 3, .stride = 0));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_conv2d: stride 0, *");
+    ck_assert_ptr_null(shard_nn_conv2d(4, 4, 3, .dilation = -1));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_conv2d: *dilation -1 *");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("module");
@@ -426,5 +450,6 @@ int main(void)
     tcase_add_test(tcase, test_without_forward);
     tcase_add_test(tcase, test_shared_weight);
     tcase_add_test(tcase, test_layer_norm_options);
+    tcase_add_test(tcase, test_bad_options);
     return test_run(suite);
 }

@@ -289,10 +289,11 @@ static void refuses(shard_group *world, void *context)
     for (int i = 0; i < 3; i++)
         SHARD_SCOPE
         {
-            shard_module *module = shard_nn_embedding_with(7, 5, -1, &wrong[i]);
-            ck_assert_ptr_null(shard_forward(module, tokens(SHARD_SHAPE(3), 7, 1)));
+            ck_assert_ptr_null(shard_nn_embedding_with(7, 5, -1, &wrong[i]));
+            check_error(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: max_norm *, norm_type *: a max_norm that is not negative*");
+            ck_assert_ptr_null(shard_embedding(shard_ones(SHARD_SHAPE(7, 5)), tokens(SHARD_SHAPE(3), 7, 1), -1,
+                                               .max_norm = wrong[i].max_norm, .norm_type = wrong[i].norm_type));
             check_error(SHARD_ERROR_ARGUMENT, "shard_embedding: max_norm *, norm_type *: a max_norm that is not negative*");
-            shard_module_destroy(module);
         }
     SHARD_SCOPE
     {

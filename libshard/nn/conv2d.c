@@ -2,6 +2,7 @@
 #include "nn/nn.h"
 
 #include "base/options.h"
+#include "op/op.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -26,6 +27,8 @@ shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, cons
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_nn_conv2d: %" PRId64 " to %" PRId64 " channels, kernel %" PRId64 ", %" PRId64 " groups", in,
                                out, kernel, groups);
+    if (!shard_check_windows("shard_nn_conv2d", "height and width", options.stride, options.padding, options.dilation))
+        return NULL;
     shard_module *module = shard_module_make(&conv2d_type, &options, sizeof options);
     if (!module)
         return NULL;

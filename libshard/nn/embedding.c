@@ -4,6 +4,7 @@
 #include "base/options.h"
 #include "comm/function.h"
 #include "distributed/distributed.h"
+#include "op/op.h"
 
 #include <inttypes.h>
 
@@ -86,6 +87,8 @@ static shard_module *make_embedding(const char *function, int64_t count, int64_t
     if (count < 1 || dim < 1 || what.padding_idx < -1 || what.padding_idx >= count)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " rows of %" PRId64 ", padding_idx %" PRId64 " (-1: none)",
                                function, count, dim, what.padding_idx);
+    if (!shard_check_max_norm(function, what.options.max_norm, what.options.norm_type))
+        return NULL;
     what.split.multiple = 1;
     if (what.split.split == SHARD_SPLIT_NONE)
         what.split.group = NULL;

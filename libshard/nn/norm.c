@@ -7,6 +7,15 @@
 
 #include <inttypes.h>
 
+/* Parameters of 16-bit layers are float32. */
+static bool check_dtype(const char *function, shard_dtype dtype)
+{
+    if (shard_dtype_is_float(dtype))
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: dtype %s; a floating one is needed", function, shard_dtype_name(dtype));
+    return false;
+}
+
 /* ---- batch norm ---- */
 
 static void count_batch(void *batches, void *values, int count)
@@ -80,11 +89,14 @@ void shard_nn_sync_batch_norm(shard_module *module, shard_group *group)
 
 shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_norm_options *given)
 {
+    static const char function[] = "shard_nn_batch_norm";
     SHARD_READ_OPTIONS(shard_nn_batch_norm_options, SHARD_NN_BATCH_NORM_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
     if (channels < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: %" PRId64 " channels", channels);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " channels", function, channels);
+    if (!shard_check_batch_norm(function, options.momentum, options.eps) || !check_dtype(function, options.dtype))
+        return NULL;
     shard_module *module = shard_module_make(&batch_norm_type, &options, sizeof options);
     if (!module)
         return NULL;
@@ -126,11 +138,14 @@ static const shard_module_type layer_norm_type = {
 
 shard_module *shard_nn_layer_norm_with(int64_t size, double eps, const shard_nn_layer_norm_options *given)
 {
+    static const char function[] = "shard_nn_layer_norm";
     SHARD_READ_OPTIONS(shard_nn_layer_norm_options, SHARD_NN_LAYER_NORM_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
     if (size < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_layer_norm: %" PRId64 " features", size);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features", function, size);
+    if (!shard_check_layer_norm(function, eps) || !check_dtype(function, options.dtype))
+        return NULL;
     shard_module *module = shard_module_make(&layer_norm_type, &(layer_norm_data){eps}, sizeof(layer_norm_data));
     if (!module || !options.elementwise_affine)
         return module;

@@ -187,6 +187,14 @@ static bool check_residual(const char *function, const shard_tensor *x, shard_te
     return true;
 }
 
+bool shard_check_batch_norm(const char *function, double momentum, double eps)
+{
+    if (momentum >= 0 && momentum <= 1 && eps >= 0)
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, eps %g", function, momentum, eps);
+    return false;
+}
+
 static bool check(batch_norm *b)
 {
     static const char function[] = "shard_batch_norm";
@@ -206,11 +214,7 @@ static bool check(batch_norm *b)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: running_mean and running_var are needed when not training", function);
         return false;
     }
-    if (!(options->momentum >= 0 && options->momentum <= 1) || !(options->eps >= 0)) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, eps %g", function, options->momentum, options->eps);
-        return false;
-    }
-    return true;
+    return shard_check_batch_norm(function, options->momentum, options->eps);
 }
 
 /* Everything that can fail on this rank alone, before the collectives. */

@@ -89,15 +89,21 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
     return true;
 }
 
+bool shard_check_windows(const char *function, const char *direction, int64_t stride, int64_t padding, int64_t dilation)
+{
+    if (stride >= 1 && stride <= INT32_MAX && padding >= 0 && padding <= INT32_MAX && dilation >= 1 && dilation <= INT32_MAX)
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: stride %" PRId64 ", padding %" PRId64 ", dilation %" PRId64 " along the %s", function,
+                stride, padding, dilation, direction);
+    return false;
+}
+
 /* The output's size along one dimension; false with the error set. */
 static bool output_size(const char *function, const char *direction, int64_t size, int64_t kernel, int64_t stride,
                         int64_t padding, int64_t dilation, int64_t *output)
 {
-    if (stride < 1 || stride > INT32_MAX || padding < 0 || padding > INT32_MAX || dilation < 1 || dilation > INT32_MAX) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: stride %" PRId64 ", padding %" PRId64 ", dilation %" PRId64 " along the %s",
-                    function, stride, padding, dilation, direction);
+    if (!shard_check_windows(function, direction, stride, padding, dilation))
         return false;
-    }
     int64_t reach;
     bool fits = kernel > 0 && shard_multiply(kernel - 1, dilation, &reach) && size <= INT64_MAX / 2 && reach < size + 2 * padding;
     if (!fits) {

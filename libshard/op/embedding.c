@@ -75,11 +75,21 @@ static bool check(shard_tensor *weight, shard_tensor *index, int64_t padding_idx
         return shard_refuse_placement(function, weight);
     int64_t count = shard_tensor_whole_shape(weight).dim[0];
     if (padding_idx < -1 || padding_idx >= count) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: padding_idx %" PRId64 " of %" PRId64 " rows; -1 is none", function,
-                    padding_idx, count);
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: padding_idx %" PRId64 " of %" PRId64 " rows; -1 is none", function, padding_idx,
+                    count);
         return false;
     }
     return check_index(index, count);
+}
+
+bool shard_check_max_norm(const char *function, double max_norm, double norm_type)
+{
+    if (max_norm >= 0 && norm_type > 0)
+        return true;
+    shard_error(SHARD_ERROR_ARGUMENT,
+                "%s: max_norm %g, norm_type %g: a max_norm that is not negative and a norm_type above 0 are needed", function,
+                max_norm, norm_type);
+    return false;
 }
 
 static bool check_options(const shard_tensor *weight, const shard_tensor *index, const shard_embedding_options *options)
@@ -87,13 +97,9 @@ static bool check_options(const shard_tensor *weight, const shard_tensor *index,
     static const char function[] = "shard_embedding";
     if (options->scale_grad_by_freq && !shard_is_local(index)) /* the counts are those of all ranks' indices */
         return shard_refuse_placement("shard_embedding with scale_grad_by_freq", index);
-    bool sound = options->max_norm >= 0 && options->norm_type > 0;
+    bool sound = shard_check_max_norm(function, options->max_norm, options->norm_type);
     bool in_parts = options->max_norm < INFINITY && weight->storage->materializer;
-    if (!sound)
-        shard_error(SHARD_ERROR_ARGUMENT,
-                    "%s: max_norm %g, norm_type %g: a max_norm that is not negative and a norm_type above 0 are needed", function,
-                    options->max_norm, options->norm_type);
-    else if (in_parts)
+    if (sound && in_parts)
         shard_error(SHARD_ERROR_UNSUPPORTED,
                     "%s: max_norm scales rows of the weight in place, but shard_zero_optimizer (stage 3) partitions it over "
                     "several ranks; "

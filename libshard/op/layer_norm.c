@@ -56,6 +56,13 @@ static shard_tensor *forward(shard_tensor *x, shard_tensor *weight, shard_tensor
     return y;
 }
 
+bool shard_check_layer_norm(const char *function, double eps)
+{
+    if (!(eps >= 0))
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
+    return eps >= 0;
+}
+
 static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)
 {
     static const char function[] = "shard_layer_norm";
@@ -66,9 +73,7 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
     if (!shard_check_carried(function, x, x->shape.ndim - 1) ||
         !shard_check_norm_pair(function, "weight and bias", x, weight, bias))
         return NULL;
-    if (!(eps >= 0))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
-    return forward(x, weight, bias, eps);
+    return shard_check_layer_norm(function, eps) ? forward(x, weight, bias, eps) : NULL;
 }
 
 shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps)

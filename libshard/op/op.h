@@ -42,6 +42,12 @@ shard_placement shard_placement_without(const shard_placement *placement, int di
 bool shard_check_norm_pair(const char *function, const char *names, const shard_tensor *x, const shard_tensor *first,
                            const shard_tensor *second);
 
+/* Checks of options, for operations and the makers of layers with them; false with the error set. */
+bool shard_check_batch_norm(const char *function, double momentum, double eps);
+bool shard_check_layer_norm(const char *function, double eps);
+bool shard_check_max_norm(const char *function, double max_norm, double norm_type);
+bool shard_check_windows(const char *function, const char *direction, int64_t stride, int64_t padding, int64_t dilation);
+
 /* Calls an entry of x's device: SHARD_RUN(x, relu, n, from, to). */
 #define SHARD_RUN(x, entry, ...) shard_ops(x)->entry(shard_device_of(x), __VA_ARGS__)
 
