@@ -115,7 +115,9 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * columns or terms. shard_data_parallel takes that sum; without it,
  * shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. A leaf may also be used after the gather or the
  * reduction. Each rank then adds an equal part of the gradient of that use to its summand. The gradient of a leaf
- * that is split over the group is that of the local shard and needs no sum. docs/data-parallel.md has examples.
+ * that is split over the group is that of the local shard and needs no sum. Nor does that of a local operand of an operation
+ * whose result is split along another dimension than 0: its backward takes the sum, and another one would count the gradient
+ * several times. docs/data-parallel.md has examples.
  *
  * Groups that are gathered or summed over in one step have the same ranks, or this rank alone in common, as the
  * groups of a mesh have; a gradient over other groups is refused (UNSUPPORTED).

@@ -114,13 +114,13 @@ SHARD_API shard_tensor *shard_gelu(shard_tensor *x);
 SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
 /* x where x > 0, else weight * x; weight has one number, [1] or a scalar, or one for each channel, x's last dimension:
  * [channels]. Where channels are split, a weight of them is split in the same way. The gradient of the weight is summed in
- * float32 or wider. As torch.nn.functional.prelu, whose channels are the second dimension. Errors: SHAPE, another weight;
- * UNSUPPORTED, another placement. */
+ * float32 or wider, from products in x's dtype. As torch.nn.functional.prelu, whose channels are the second dimension. Errors:
+ * SHAPE, another weight; UNSUPPORTED, another placement. */
 SHARD_API shard_tensor *shard_prelu(shard_tensor *x, shard_tensor *weight);
 /* a + b, a - b, a * b, a / b, a^exponent, and the smaller and larger one of each pair; as torch.add and so on.
  * Operands are expanded to one shape, as PyTorch broadcasts: shapes are compared from the last dimension on, and a size that
  * is 1 or missing is repeated ([n, 1] or [c] or a scalar with [n, c]), in either operand. The gradient of a repeated operand is
- * the sum over the dimensions that it is repeated along, in float32 or wider.
+ * the sum over the dimensions that it is repeated along, in float32 or wider, of elements that are rounded to their dtype.
  * Placement: a split operand goes with one that is split in the same way, or with a local one that is repeated
  * along the split dimension ([n, 1] with [n, c] split along 1); shard_add and shard_sub take PARTIAL with PARTIAL.
  * shard_minimum and shard_maximum: NaN if one of the pair is NaN; the gradient of equal elements is halved, as

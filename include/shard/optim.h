@@ -141,8 +141,8 @@ SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, cons
 
 /*
  * Row-wise optimizers, for the large matrices of classifiers and embeddings: the second moment is one number for each row
- * of a matrix, along dimension 0, in float32. Tensors of fewer than two dimensions have it for each element. They step
- * deferred gradients row by row as the others do.
+ * of a matrix, along dimension 0, in float32: [rows], for a matrix of one column [rows, 1]. Tensors of fewer than two
+ * dimensions have it for each element. They step deferred gradients row by row as the others do.
  *
  * Each rank needs whole rows: a parameter that is split along another dimension than 0 is an error (UNSUPPORTED). Under
  * shard_zero_optimizer, and shard_data_parallel with a .stage, set .partition = SHARD_ZERO_WHOLE: shard_zero_optimizer refuses
