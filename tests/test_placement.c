@@ -551,7 +551,10 @@ static void check_reshapes(shard_group *world, void *context)
                       "shard_reshape: no rule*split along 1*");
         /* One of two rows: the first rank's could be either. */
         shard_tensor *row = shard_as_split(shard_zeros(SHARD_SHAPE(2, 1, 4)), 1, world, rank, 2);
-        check_refused(shard_reshape(row, SHARD_SHAPE(2, 1, 1, 4)), SHARD_ERROR_UNSUPPORTED, "shard_reshape: no rule *");
+        check_refused(shard_reshape(row, SHARD_SHAPE(2, 1, 1, 4)), SHARD_ERROR_UNSUPPORTED,
+                      "shard_reshape: no rule *; -1 as a size says which one is split");
+        ck_assert_int_eq(shard_tensor_placement(shard_reshape(row, SHARD_SHAPE(2, -1, 1, 4))).dim, 1);
+        ck_assert_int_eq(shard_tensor_placement(shard_reshape(row, SHARD_SHAPE(2, 1, -1, 4))).dim, 2);
         ck_assert_int_eq(shard_tensor_placement(shard_reshape(row, SHARD_SHAPE(2, 1, 4))).dim, 1);
         /* 5 columns from 3 on are no whole heads of 2. */
         shard_tensor *uneven = shard_as_split(shard_zeros(SHARD_SHAPE(3, 4)), 1, world, 3, 8);

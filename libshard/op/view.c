@@ -103,10 +103,11 @@ static shard_tensor *view_as(shard_tensor *x, shard_shape shape, shard_placement
     return y;
 }
 
-static shard_tensor *refuse(const char *function, const shard_tensor *x, const shard_shape *shape)
+static shard_tensor *refuse(const char *function, const shard_tensor *x, const shard_shape *shape, const char *hint)
 {
-    return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s as one of shape %s",
-                           function, shard_shape_text(&x->shape), shard_placement_text(&x->placement), shard_shape_text(shape));
+    return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s as one of shape %s%s",
+                           function, shard_shape_text(&x->shape), shard_placement_text(&x->placement), shard_shape_text(shape),
+                           hint);
 }
 
 shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape)
@@ -117,7 +118,7 @@ shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape)
         return NULL;
     shard_placement placement = x->placement;
     if (placement.kind == SHARD_SPLIT && !carry_split(x, &shape, inferred, &placement))
-        return refuse(function, x, &shape);
+        return refuse(function, x, &shape, inferred < 0 ? "; -1 as a size says which one is split" : "");
     return view_as(x, shape, placement);
 }
 
@@ -153,7 +154,7 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
     shape.dim[start] = shard_shape_product(&x->shape, start, end + 1);
     shard_placement placement = x->placement;
     if (placement.kind == SHARD_SPLIT && !merge_split(&x->shape, start, end, &placement))
-        return refuse("shard_flatten", x, &shape);
+        return refuse("shard_flatten", x, &shape, "");
     return view_as(x, shape, placement);
 }
 
