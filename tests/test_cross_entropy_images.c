@@ -103,12 +103,28 @@ static shard_tensor *some_losses(shard_tensor *const *x, const void *options)
     return group ? shard_gather_from_group(y, 0, group) : y;
 }
 
+/* Without logits: of features, a weight and a bias, whose gradients may be deferred as a classifier's. */
+static shard_tensor *head_loss(shard_tensor *const *x, const void *deferred)
+{
+    x[1]->leaf->defers_grad = x[2]->leaf->defers_grad = *(const bool *)deferred;
+    shard_tensor *labels = labels_for(shard_linear(x[0], x[1], x[2]));
+    return shard_linear_cross_entropy(x[0], x[1], x[2], labels, .label_smoothing = 0.1, .reduction = SHARD_REDUCTION_NONE);
+}
+
+static const bool at_once = false, deferred = true;
+
+#define HEAD                                                                                                                     \
+    {                                                                                                                            \
+        SHARD_SHAPE(2, 9, 4), SHARD_SHAPE(5, 4), SHARD_SHAPE(5)                                                                  \
+    }
 static const rule rules[] = {
     {"losses of rows, gathered", some_losses, NULL, 1, {SHARD_SHAPE(5, 9)}, {1}, WHOLE},
     {"mean, classes split", loss, &mean, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, WHOLE},
     {"none, classes split", loss, &none, 1, {SHARD_SHAPE(2, 3, 9)}, {2}, WHOLE},
     {"none, the middle split", loss, &none, 1, {SHARD_SHAPE(2, 9, 4)}, {1}, 1},
     {"sum, the middle split", loss, &sum, 1, {SHARD_SHAPE(2, 9, 4)}, {1}, PARTIAL},
+    {"a head, the middle split", head_loss, &at_once, 3, HEAD, {1, WHOLE, WHOLE}, 1},
+    {"a head that defers, the middle split", head_loss, &deferred, 3, HEAD, {1, WHOLE, WHOLE}, 1},
 };
 
 static void check_rules(shard_group *world, void *context)

@@ -17,8 +17,8 @@ typedef struct place {
     shard_range rows; /* of the batch, that are here */
 } place;
 
-/* Layers; IN, MID and OUT are whole, the others split over the model group. */
-enum { IN, COLUMN, ROW, MID, OUT, SPLIT_OUT, NORM };
+/* Layers; IN, MID, OUT and CLASSIFIER are whole, the others split over the model group. */
+enum { IN, COLUMN, ROW, MID, OUT, SPLIT_OUT, NORM, CLASSIFIER };
 
 static shard_module *make_layers(shard_group *model)
 {
@@ -29,7 +29,8 @@ static shard_module *make_layers(shard_group *model)
         shard_nn_parallel_linear(WIDE, FEATURES, SHARD_SPLIT_ROW, model, .dtype = SHARD_FLOAT64),
         shard_nn_linear(FEATURES, FEATURES, .dtype = SHARD_FLOAT64), shard_nn_linear(FEATURES, CLASSES, .dtype = SHARD_FLOAT64),
         shard_nn_parallel_linear(FEATURES, CLASSES, SHARD_SPLIT_COLUMN, model, .dtype = SHARD_FLOAT64),
-        shard_nn_batch_norm(FEATURES, .dtype = SHARD_FLOAT64));
+        shard_nn_batch_norm(FEATURES, .dtype = SHARD_FLOAT64),
+        shard_nn_parallel_classifier(FEATURES, CLASSES, NULL, .dtype = SHARD_FLOAT64));
     ck_assert_msg(layers != NULL, "%s", shard_last_error());
     return layers;
 }
@@ -218,6 +219,17 @@ static shard_tensor *placed_rows(shard_module *layers, shard_tensor *x, shard_te
     return shard_scale(shard_reduce_from_group(loss, at->data), 1.0 / ROWS);
 }
 
+/* Rows that say that they are split along another dimension than the first: the gradients' sums are taken on the way. */
+static shard_tensor *placed_columns(shard_module *layers, shard_tensor *x, shard_tensor *labels, const place *at)
+{
+    int64_t count = at->rows.size, start = at->rows.start;
+    x = shard_as_split(shard_reshape(x, SHARD_SHAPE(1, count, FEATURES)), 1, at->data, start, ROWS);
+    labels = shard_as_split(shard_reshape(labels, SHARD_SHAPE(1, count)), 1, at->data, start, ROWS);
+    x = layer(layers, CLASSIFIER, shard_gelu(layer(layers, IN, x)));
+    shard_tensor *loss = shard_sum(shard_cross_entropy(x, labels, .reduction = SHARD_REDUCTION_NONE));
+    return shard_scale(shard_reduce_from_group(loss, at->data), 1.0 / ROWS);
+}
+
 /* Layers split by hand, of whole parameters: no tensor says that it is split. */
 static shard_tensor *own_part(shard_tensor *weight, shard_group *group)
 {
@@ -326,6 +338,7 @@ static const step steps[] = {
     {"losses summed", sums_losses, BY_DATA | BY_MODEL},
     {"losses of split layers summed", sums_split_losses, BY_DATA},
     {"placed rows", placed_rows, BY_DATA},
+    {"placed columns", placed_columns, BY_DATA},
     {"columns by hand", columns_by_hand, BY_DATA},
     {"columns and rows by hand", block_by_hand, BY_DATA},
     {"two of one copy", two_of_one_copy, BY_DATA},

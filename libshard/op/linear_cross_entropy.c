@@ -105,6 +105,8 @@ static shard_status weight_gradient(shard_node *node, const shard_head *h, const
     }
     if ((shard_wants(node, WEIGHT) && !to.weight) || (shard_wants(node, BIAS) && !to.bias))
         return shard_last_status();
+    for (int i = WEIGHT; i <= BIAS && !node->group; i++)
+        shard_place_sum(dx[i], node->gradient);
     return shard_head_weight_gradient(shard_device_of(node->saved[WEIGHT]), h, rows, &to);
 }
 
@@ -125,10 +127,14 @@ static shard_status defer(shard_node *node, const shard_head *h, const shard_hea
     return status;
 }
 
-/* Whether the gradients of weight and bias can be deferred, and the source that is extended (NULL: a new one). */
+/* Whether the gradients of weight and bias can be deferred, and the source that is extended (NULL: a new one). Not where they are
+ * sums over the ranks whose rows are split along another dimension than 0 (shard_place_sum). */
 static bool may_defer(const shard_node *node, const shard_head *h, shard_tensor *const *kept, shard_gradient_source **source)
 {
+    const shard_placement *placement = &node->gradient->placement;
     *source = NULL;
+    if (placement->kind == SHARD_SPLIT && placement->dim != 0)
+        return false;
     for (int i = WEIGHT; i <= BIAS; i++)
         if (shard_wants(node, i) ? !shard_may_defer(node, i) : i == WEIGHT)
             return false;
