@@ -191,10 +191,15 @@ static shard_tensor *leaf_of(const double *of, shard_shape shape, shard_dtype dt
     return leaf;
 }
 
-/* Added to the logits of classes that are no labels. */
+static double scale_of(const problem *p)
+{
+    return p->form % 7 < 3 ? 2 : 1;
+}
+
+/* Added to the logits of classes that are no labels, before these are scaled. */
 static double correction_of(const problem *p)
 {
-    return p->form % 5 < 2 && p->rate > 0 ? round_to(p->weight_dtype, round_to(SHARD_FLOAT32, -log(p->rate))) : 0;
+    return p->form % 5 < 2 && p->rate > 0 ? round_to(p->weight_dtype, round_to(SHARD_FLOAT32, -log(p->rate))) / scale_of(p) : 0;
 }
 
 static shard_cross_entropy_options options_of(const problem *p, shard_tensor *class_weight)
@@ -204,6 +209,7 @@ static shard_cross_entropy_options options_of(const problem *p, shard_tensor *cl
     options.weight = p->form & WEIGHTED ? class_weight : NULL;
     options.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
     options.z_loss = p->form % 3 == 0 ? 0.05 : 0;
+    options.logit_scale = scale_of(p);
     return options;
 }
 
@@ -319,15 +325,15 @@ static void check_forms(shard_group *group, int step, bool dense)
             if (dense && dtypes[k].x != dtypes[k].weight)
                 continue;
             problem p = {11, 19, 131, dtypes[k].x, dtypes[k].weight, form, rates[(form + k) % 3]};
+            double tolerance = dtypes[k].tolerance * scale_of(&p);
             values expected = values_make(&p), found = values_make(&p);
             shard_range range = shard_split_range(p.classes, shard_group_size(group), shard_group_rank(group));
             compute_expected(&p, &expected);
             compute_found(&p, &found, group, dense);
-            compare(&p, "loss", &found.loss, &expected.loss, 1, dtypes[k].tolerance);
-            compare(&p, "dx", found.dx, expected.dx, p.rows * p.in, dtypes[k].tolerance);
-            compare(&p, "dweight", found.dweight, expected.dweight + range.start * p.in, range.size * p.in, dtypes[k].tolerance);
-            compare(&p, "dbias", found.dbias, expected.dbias + range.start, form & HAS_BIAS ? range.size : 0,
-                    dtypes[k].tolerance);
+            compare(&p, "loss", &found.loss, &expected.loss, 1, tolerance);
+            compare(&p, "dx", found.dx, expected.dx, p.rows * p.in, tolerance);
+            compare(&p, "dweight", found.dweight, expected.dweight + range.start * p.in, range.size * p.in, tolerance);
+            compare(&p, "dbias", found.dbias, expected.dbias + range.start, form & HAS_BIAS ? range.size : 0, tolerance);
             for (int64_t c = 0; c < range.size; c++)
                 if (!expected.flag[range.start + c] && found.dweight[c * p.in] != 0)
                     ck_abort_msg("a gradient of class %lld without a place in the sample", (long long)(range.start + c));
@@ -434,6 +440,60 @@ START_TEST(test_logits_options)
 }
 END_TEST
 
+/* Features in float16 that times the scale would be infinite: a sample of all classes is none. */
+START_TEST(test_scales_float16)
+{
+    const double x[] = {2000, -1500, 1000, 1200}, w[] = {1e-3, 0, 0, 1e-3, 0, 1e-3, 0, 0, 1e-3, 1e-3, 1e-3, 0};
+    const int64_t label = 2, all[] = {0, 1, 2};
+    double loss[2], dx[2][4];
+    for (int sampled = 0; sampled < 2; sampled++)
+        SHARD_SCOPE
+        {
+            shard_tensor *features = leaf_of(x, SHARD_SHAPE(1, 4), SHARD_FLOAT16), *labels = labels_of(&label, 1);
+            shard_tensor *weight = leaf_of(w, SHARD_SHAPE(3, 4), SHARD_FLOAT32), *sample = sampled ? labels_of(all, 3) : NULL;
+            shard_tensor *of = shard_linear_cross_entropy(features, weight, NULL, labels, .logit_scale = 64, .sample = sample);
+            ck_assert_msg(of, "%s", shard_last_error());
+            loss[sampled] = shard_item(of);
+            check_ok(shard_backward(of));
+            read_values(shard_grad(features), dx[sampled]);
+        }
+    ck_assert_double_eq_tol(loss[0], 108.8, 0.2); /* 64 (3.2 - 1.5) */
+    ck_assert_double_eq_tol(loss[1], loss[0], 1e-3);
+    for (int i = 0; i < 4; i++)
+        ck_assert_double_eq_tol(dx[1][i], dx[0][i], 1e-4);
+}
+END_TEST
+
+/* A classifier has each loss in training, where its logits are not in memory, that it has in evaluation. */
+START_TEST(test_classifier_in_training)
+{
+    enum { ROWS = 3, WIDTH = 8, CLASSES = 50 };
+    const int64_t label[ROWS] = {1, 5, 44};
+    for (int k = 0; k < 8; k++)
+        SHARD_SCOPE
+        {
+            double loss[2];
+            shard_module *layer = shard_nn_parallel_classifier(WIDTH, CLASSES, NULL, .bias = k % 2);
+            shard_tensor *labels = labels_of(label, ROWS), *x = shard_normal(SHARD_SHAPE(ROWS, WIDTH), 0, 1);
+            shard_tensor *sample = shard_sample_classes(labels, shard_module_tensor(layer, "weight"), 0.3, 1, 1);
+            shard_tensor *correction = shard_sample_correction(sample, labels, 0.3);
+            for (int training = 0; training < 2; training++) {
+                shard_module_set_training(layer, training);
+                shard_tensor *logits = shard_forward(layer, x);
+                shard_tensor *y = k / 2 == 0   ? shard_cross_entropy(logits, labels, .sample = sample, .logit_scale = 2)
+                                  : k / 2 == 1 ? shard_cross_entropy(logits, labels, .sample = sample, .soft_cap = 2)
+                                  : k / 2 == 2 ? shard_cross_entropy(logits, labels, .sample = sample, .logit_scale = 3,
+                                                                     .sample_correction = correction)
+                                               : shard_cross_entropy(logits, labels, .margin = SHARD_MARGIN(.m3 = 0.2));
+                ck_assert_msg(y, "%d: %s", k, shard_last_error());
+                loss[training] = shard_item(y);
+            }
+            ck_assert_double_eq_tol(loss[1], loss[0], 1e-5);
+            shard_module_destroy(layer);
+        }
+}
+END_TEST
+
 /* ---- errors ---- */
 
 /* The error of rank 0, which the other ranks have as another rank's. */
@@ -480,9 +540,7 @@ static void refuses(shard_group *world, void *context)
         check_error(SHARD_ERROR_UNSUPPORTED, "*soft_cap 2 with a sample of classes*; 0 is needed*");
         shard_tensor *bias = shard_zeros(SHARD_SHAPE(shard_tensor_size(weight, 0)));
         bias->placement = weight->placement;
-        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, bias, labels, .sample = sample, .logit_scale = 2));
-        check_error(SHARD_ERROR_UNSUPPORTED, "*logit_scale 2 with a sample of classes and a bias; 1 or no bias is needed*");
-        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = sample, .logit_scale = -1));
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, bias, labels, .sample = sample, .logit_scale = -1));
         check_error(SHARD_ERROR_ARGUMENT, "*logit_scale -1; a finite number above 0 is needed*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .sample = x));
         check_error(SHARD_ERROR_SHAPE,
@@ -515,9 +573,8 @@ static void refuses(shard_group *world, void *context)
         check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction with a margin or normalized rows; leave it out*");
         ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample_correction = correction));
         check_error(SHARD_ERROR_ARGUMENT, "*shard_cross_entropy: a sample's correction without a sample*");
-        ck_assert_ptr_null(
-            shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction, .logit_scale = 2));
-        check_error(SHARD_ERROR_UNSUPPORTED, "*a sample's correction with logit_scale 2 and soft_cap 0; 1 and 0 are needed*");
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction, .soft_cap = 2));
+        check_error(SHARD_ERROR_UNSUPPORTED, "*a sample's correction with soft_cap 2; 0 is needed*");
         ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample, .sample_correction = correction,
                                                .margin = SHARD_MARGIN(.m2 = 0.3)));
         check_error(SHARD_ERROR_ARGUMENT, "*a sample's correction with a margin; leave it out*");
@@ -554,6 +611,8 @@ int main(void)
     tcase_add_test(tcase, test_logits_equal_layer_of_sample);
     add_ranks_test(tcase, test_logits_equal_on_ranks);
     tcase_add_test(tcase, test_logits_options);
+    tcase_add_test(tcase, test_scales_float16);
+    tcase_add_test(tcase, test_classifier_in_training);
     tcase_add_loop_test(tcase, test_refuses, 0, 2);
     return test_run(suite);
 }

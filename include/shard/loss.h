@@ -92,10 +92,10 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  *   - *label_rank (NULL: not wanted) is as for shard_cross_entropy.
  * The gradient of an ignored row of x is 0. A row of NaN makes other gradients NaN, as in the two functions.
  * Errors: SHAPE, probabilities as target, shapes or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias
- * or with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, a logit_scale with
- * .sample and a bias, rows that are split over a group with another reduction than NONE. Collective over the weight's group if it
- * is split. As torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward
- * and backward as calls of their own: shard/head.h. */
+ * or with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, rows that are split
+ * over a group with another reduction than NONE. Collective over the weight's group if it is split. As
+ * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward as
+ * calls of their own: shard/head.h. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))

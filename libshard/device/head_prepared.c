@@ -302,7 +302,7 @@ static shard_status measure_labels(chunks *c, const labels *l, const shard_head_
 }
 
 /* Sets the factors of the labels' rows: (slope - 1) softmax - (slope (1 - s + s / C) - s / C) label, where s is the smoothing,
- * since sum and spread have the labels' rows with a slope of 1. */
+ * since sum and spread have the labels' rows with a slope of 1. Logits with margins have no map. */
 static shard_status make_factors(chunks *c, const labels *l, const shard_head_rows *rows)
 {
     const shard_head *h = c->h;
@@ -312,7 +312,8 @@ static shard_status make_factors(chunks *c, const labels *l, const shard_head_ro
     double smoothing = h->loss.smoothing, spread = h->loss.classes ? smoothing / (double)h->loss.classes : 0;
     SHARD_TRY(measure_labels(c, l, rows));
     if (!h->margin_logit)
-        return ops->axpby(c->device, n, smoothing - 1, l->label, 0, l->factor, SHARD_FLOAT64);
+        return ops->axpby(c->device, n, (smoothing - 1) * (h->loss.map.maps ? h->loss.map.scale : 1), l->label, 0, l->factor,
+                          SHARD_FLOAT64);
     SHARD_TRY(ops->binary(c->device, SHARD_MUL, &each, h->margin_slope, l->softmax, l->factor, SHARD_FLOAT64));
     SHARD_TRY(ops->axpby(c->device, n, -1, l->softmax, 1, l->factor, SHARD_FLOAT64));
     SHARD_TRY(ops->axpby(c->device, n, smoothing - 1 - spread, h->margin_slope, 0, l->softmax, SHARD_FLOAT64));

@@ -194,9 +194,9 @@ static bool check_correction(const loss_call *call, const shard_cross_entropy_op
     if (!options->sample || options->margin)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: a sample's correction %s", function,
                     options->margin ? "with a margin; leave it out, as Partial FC does" : "without a sample");
-    else if (options->logit_scale != 1.0 || options->soft_cap != 0.0)
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a sample's correction with logit_scale %g and soft_cap %g; 1 and 0 are needed",
-                    function, options->logit_scale, options->soft_cap);
+    else if (options->soft_cap != 0.0)
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a sample's correction with soft_cap %g; 0 is needed", function,
+                    options->soft_cap);
     else
         return true;
     return false;
@@ -282,8 +282,7 @@ static shard_status sample_classes(loss_call *call, bool ready, const shard_cros
     call->weight = shard_sampled_pick(&sampled, all);
     call->logits = shard_sampled_columns(&sampled, call->rows.logits);
     if (correction && call->logits)
-        call->logits =
-            shard_add(call->logits, shard_cast(shard_to_device(correction, shard_device_of(call->logits)), call->logits->dtype));
+        call->logits = shard_add(call->logits, shard_sampled_correction(correction, options->logit_scale, call->logits));
     return !call->logits || (all && !call->weight) ? shard_class_rows_gather(&call->rows, false) : SHARD_OK;
 }
 
@@ -376,10 +375,14 @@ static shard_tensor *cross_entropy(loss_call *call, bool ok, shard_tensor *logit
     return record(call, shard_cross_entropy_result(&call->rows, call->reduction, numbers), numbers);
 }
 
-/* Whether shard_linear_cross_entropy has this loss. */
-static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, const shard_cross_entropy_options *options)
+/* Whether shard_linear_cross_entropy has this loss: then *operand and *autocast are those of the logits. Normalized rows are only
+ * there, with its errors. */
+static bool can_fuse(const shard_tensor *logits, const shard_tensor *target, const shard_cross_entropy_options *options,
+                     shard_tensor **operand, shard_dtype *autocast)
 {
-    if (!logits || !target || target->dtype != SHARD_INT64)
+    if (!logits || !target || target->dtype != SHARD_INT64 || !shard_deferred_linear(logits, operand, autocast))
+        return false;
+    if (!options->normalized && ((options->sample && options->soft_cap != 0) || (options->margin && operand[SHARD_LINEAR_BIAS])))
         return false;
     bool splits_rows = logits->placement.kind == SHARD_SPLIT && logits->placement.dim < logits->shape.ndim - 1;
     return !splits_rows || options->reduction == SHARD_REDUCTION_NONE;
@@ -392,7 +395,7 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     SHARD_READ_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_tensor *operand[SHARD_LINEAR_OPERANDS];
     shard_dtype autocast;
-    if (can_fuse(logits, target, &options) && shard_deferred_linear(logits, operand, &autocast)) {
+    if (can_fuse(logits, target, &options, operand, &autocast)) {
         shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
         shard_tensor *loss =
             shard_linear_cross_entropy_of("shard_cross_entropy", &faults, operand[SHARD_LINEAR_X], operand[SHARD_LINEAR_WEIGHT],

@@ -272,11 +272,6 @@ static bool read_options(head_call *call, const shard_cross_entropy_options *opt
                     function, options->soft_cap);
         return false;
     }
-    if (options->sample && options->logit_scale != 1.0) { /* with a bias: scale_features takes it without one */
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: logit_scale %g with a sample of classes and a bias; 1 or no bias is needed",
-                    function, options->logit_scale);
-        return false;
-    }
     if (call->ranked && (options->sample || cosines)) {
         shard_error(
             SHARD_ERROR_UNSUPPORTED,
@@ -327,11 +322,11 @@ static bool read_arguments(head_call *call, const shard_cross_entropy_options *o
     return shard_class_rows_read(&call->rows, logits, call->target, options->ignore_index) && read_options(call, options);
 }
 
-/* Adds the correction to the bias of the sampled classes, or makes it the bias. */
+/* Adds the correction to the bias of the sampled classes, or makes it the bias, which the logits' scale multiplies. */
 static bool add_correction(head_call *call)
 {
     shard_tensor *bias = call->operand[BIAS], *weight = call->operand[WEIGHT];
-    shard_tensor *correction = shard_cast(shard_to_device(call->correction, shard_device_of(weight)), weight->dtype);
+    shard_tensor *correction = shard_sampled_correction(call->correction, call->logit_scale, weight);
     call->operand[BIAS] = bias ? shard_add(bias, correction) : correction;
     return call->operand[BIAS] != NULL;
 }
@@ -485,12 +480,11 @@ static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_
     return y ? record(call, y, numbers) : NULL;
 }
 
-/* Normalizes x and gives it the scale of the logits, where the sweeps need that. */
+/* Normalizes x and gives it the scale of the logits, where these are cosines. */
 static shard_tensor *scale_features(shard_tensor *x, head_call *call, shard_cross_entropy_options *options)
 {
-    bool cosines = call->normalized || call->has_margins;
     double scale = call->has_margins ? call->margin.scale * options->logit_scale : options->logit_scale;
-    if (!cosines && !(options->sample && !call->input[BIAS]))
+    if (!call->normalized && !call->has_margins)
         return x;
     options->logit_scale = 1;
     call->margins.margin.scale = scale;

@@ -207,7 +207,7 @@ static bool find_rows(const shard_class_rows *rows, const int64_t *class, int64_
         shard_error(SHARD_ERROR_ARGUMENT,
                     "%s: class %" PRId64 " at position %" PRId64 " of the sample; classes of this rank, in [%" PRId64 ", %" PRId64
                     "), are needed in ascending order",
-                    rows->function, class[i], i, shape->col0, shape->col0 + shape->cols);
+                    rows->function, class[i], i, shape -> col0, shape -> col0 + shape -> cols);
         return false;
     }
     return true;
@@ -304,6 +304,12 @@ shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x)
         return NULL;
     return shard_result(y,
                         SHARD_RUN(y, embedding, sampled->count, 1, 0, shard_numel(x), memory[0], memory[1], memory[2], x->dtype));
+}
+
+shard_tensor *shard_sampled_correction(shard_tensor *correction, double logit_scale, const shard_tensor *like)
+{
+    correction = shard_to_device(correction, shard_device_of(like));
+    return shard_cast(logit_scale != 1 ? shard_scale(correction, 1 / logit_scale) : correction, like->dtype);
 }
 
 /* ---- columns of logits: rows of the transposed logits ---- */
