@@ -494,6 +494,33 @@ START_TEST(test_classifier_in_training)
 }
 END_TEST
 
+/* So it is with features and a weight of 16 bits, and class weights of another dtype; the loss is float32. */
+START_TEST(test_classifier_of_16_bits)
+{
+    for (int binary = 0; binary < 2; binary++)
+        SHARD_SCOPE
+        {
+            double loss[2];
+            shard_module *layer = shard_nn_parallel_classifier(8, 50, NULL, .dtype = SHARD_BFLOAT16);
+            shard_tensor *x = shard_cast(shard_normal(SHARD_SHAPE(2, 8), 0, 1), SHARD_BFLOAT16);
+            shard_tensor *target = shard_reshape(labels_of((int64_t[]){0, 1, 5, 44}, 4), SHARD_SHAPE(2, 2));
+            shard_tensor *labels = shard_reshape(shard_narrow(target, 0, 1, 1), SHARD_SHAPE(2));
+            shard_tensor *weight = shard_uniform(SHARD_SHAPE(50), 0.5, 1.5);
+            for (int training = 0; training < 2; training++) {
+                shard_module_set_training(layer, training);
+                shard_tensor *logits = shard_forward(layer, x);
+                shard_tensor *y = binary ? shard_binary_cross_entropy_with_logits(logits, target, .weight = weight)
+                                         : shard_cross_entropy(logits, labels, .weight = weight);
+                ck_assert_msg(y, "%s", shard_last_error());
+                ck_assert_int_eq(shard_tensor_dtype(y), SHARD_FLOAT32);
+                loss[training] = shard_item(y);
+            }
+            ck_assert_double_eq_tol(loss[1], loss[0], 0x1p-6 * loss[0]);
+            shard_module_destroy(layer);
+        }
+}
+END_TEST
+
 /* ---- errors ---- */
 
 /* The error of rank 0, which the other ranks have as another rank's. */
@@ -613,6 +640,7 @@ int main(void)
     tcase_add_test(tcase, test_logits_options);
     tcase_add_test(tcase, test_scales_float16);
     tcase_add_test(tcase, test_classifier_in_training);
+    tcase_add_test(tcase, test_classifier_of_16_bits);
     tcase_add_loop_test(tcase, test_refuses, 0, 2);
     return test_run(suite);
 }

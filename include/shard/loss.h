@@ -47,9 +47,10 @@ typedef struct shard_cross_entropy_options {
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
  * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
  * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
- * row_weight. Weight and probabilities have the logits' dtype; they and row_weight get no gradient. docs/losses.md has the
- * formula of all options. .margin and .sample make another tensor of logits, .sample that of its classes alone. .normalized is
- * for the logits of shard_nn_parallel_classifier in training (else UNSUPPORTED).
+ * row_weight. The loss is float64 of float64 logits, else float32 (torch: the logits' dtype). Probabilities have the logits'
+ * dtype, weight and row_weight any floating dtype; they get no gradient. docs/losses.md has the formula of all options. .margin
+ * and .sample make another tensor of logits, .sample that of its classes alone. .normalized is for the logits of
+ * shard_nn_parallel_classifier in training (else UNSUPPORTED).
  *
  * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
  * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
@@ -79,9 +80,8 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * exist for a tile of classes at a time. docs/classifier.md says how it computes and what it costs.
  *
  * x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes] or NULL, split as the
- * weight. All have one dtype, or x has 16 bits (as under SHARD_AUTOCAST) and weight and bias are float32. The loss is float64 of
- * float64, else float32. The options' weight may have any floating dtype. All ranks of the weight's group have the same x and
- * labels, as for a column-parallel layer.
+ * weight. All have one dtype, or x has 16 bits (as under SHARD_AUTOCAST) and weight and bias are float32. All ranks of the
+ * weight's group have the same x and labels, as for a column-parallel layer.
  *   - .stash_share: the forward keeps at most this part of the local weight's bytes, until the weight's gradient is computed,
  *     which takes less time then; 0: nothing. docs/performance.md ("The stash") has the cases without a stash.
  *   - .stash_dtype: the numbers of the stash. Those of bfloat16 x are bfloat16. With soft_cap, and with weight or pos_weight
@@ -94,8 +94,8 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * Errors: SHAPE, probabilities as target, shapes or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias
  * or with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, rows that are split
  * over a group with another reduction than NONE. Collective over the weight's group if it is split. As
- * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward as
- * calls of their own: shard/head.h. */
+ * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward
+ * as calls of their own: shard/head.h. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -163,7 +163,8 @@ typedef struct shard_binary_cross_entropy_options {
  *              as torch.sparse_coo_tensor's indices after coalesce(). All else is 0, and is stored nowhere. A pair that is out
  *              of range, or not larger than the one before it by row and then by class, is an error: none is there twice.
  * As torch.nn.functional.binary_cross_entropy_with_logits. Target, weight and pos_weight get no gradient; weights have
- * the logits' dtype. Also under SHARD_AUTOCAST, 16-bit logits are read as they are, except for NONE.
+ * any floating dtype. The loss of a reduction is float64 of float64 logits, else float32; those of NONE have the logits' dtype,
+ * under SHARD_AUTOCAST float32.
  *
  * Logits that are split along classes: all ranks have the same pairs, of all classes, and the same row weights; one number
  * of each rank is gathered, and every rank has the same value. Pairs, row weights or options that differ are an error on
@@ -180,10 +181,10 @@ SHARD_API shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor
 
 /* shard_binary_cross_entropy_with_logits(shard_linear(x, weight, bias), target, ...) without the logits, as
  * shard_linear_cross_entropy: the same operands, and pairs as the target. One sweep over the weight gives the loss and the
- * gradient of x, another one in the backward that of the weight. The options' weights may have any floating dtype. A floating
- * target, which is as large as the logits, and SHARD_REDUCTION_NONE give the two functions, with their logits. Rows that are
- * split over a group are refused (UNSUPPORTED). Differs from the two functions by rounding. As the last layer of Renee (Jain et
- * al. 2023) and ELMO (Zhang et al. 2025). Collective over the weight's group if it is split. */
+ * gradient of x, another one in the backward that of the weight. A floating target, which is as large as the logits, and
+ * SHARD_REDUCTION_NONE give the two functions, with their logits. Rows that are split over a group are refused with pairs and a
+ * reduction (UNSUPPORTED). Differs from the two functions by rounding. As the last layer of Renee (Jain et al. 2023) and ELMO
+ * (Zhang et al. 2025). Collective over the weight's group if it is split. */
 #define shard_linear_binary_cross_entropy(x, weight, bias, ...)                                                                  \
     SHARD_GIVEN(shard_linear_binary_cross_entropy_with(                                                                          \
         x, weight, bias, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))

@@ -191,14 +191,9 @@ shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype)
 
 /* ---- other operations ---- */
 
-shard_dtype shard_autocast_wide_type(shard_dtype dtype)
-{
-    return is_on() && is_narrow(dtype) ? SHARD_FLOAT32 : dtype;
-}
-
 shard_tensor *shard_autocast_wide(shard_tensor *x)
 {
-    return x && shard_autocast_wide_type(x->dtype) != x->dtype ? shard_cast(x, SHARD_FLOAT32) : x;
+    return x && is_on() && is_narrow(x->dtype) ? shard_cast(x, SHARD_FLOAT32) : x;
 }
 
 static shard_dtype wider(shard_dtype a, shard_dtype b)

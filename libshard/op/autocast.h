@@ -23,9 +23,7 @@ void shard_save_operand(shard_node *node, int slot, shard_tensor *input, shard_t
 /* In backward: the saved operand, in the product's type. NULL with the error set. */
 shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype);
 
-/* While autocast is on, float32 for a type of 16 bits: for operations that need its range. The second function casts
- * x to that type. */
-shard_dtype shard_autocast_wide_type(shard_dtype dtype);
+/* While autocast is on, casts x of 16 bits to float32: for operations that need its range. */
 shard_tensor *shard_autocast_wide(shard_tensor *x);
 
 /* Casts the tensors to the widest of their floating types while autocast is on; ignores NULLs and other types. A

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/options.h"
 #include "comm/function.h"
+#include "device/head.h"
 #include "op/autocast.h"
 #include "op/binary_cross_entropy.h"
 #include "op/cross_entropy.h"
@@ -198,7 +199,7 @@ shard_tensor *shard_binary_reduce(const shard_binary_call *call)
 {
     const shard_class_rows *rows = &call->rows;
     shard_tensor *logits = rows->logits, *sum = shard_workspace(logits, 1, SHARD_FLOAT64);
-    shard_tensor *y = shard_tensor_make(SHARD_SCALAR, shard_autocast_wide_type(logits->dtype), shard_device_of(logits));
+    shard_tensor *y = shard_tensor_make(SHARD_SCALAR, shard_head_wide(logits->dtype), shard_device_of(logits));
     void *memory[2];
     if (!sum || !y || !shard_load(SHARD_INPUTS(sum, y), memory) ||
         SHARD_RUN(logits, sum_rows, rows->members, 1, rows->stride, rows->part, SHARD_FLOAT64, false, memory[0], SHARD_FLOAT64) !=

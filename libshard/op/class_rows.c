@@ -112,7 +112,7 @@ bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *we
     *local = NULL;
     if (!weight)
         return true;
-    if (!shard_check_operands(rows->function, SHARD_INPUTS(rows->logits, weight)) || !check_constant(rows, weight, name))
+    if (!check_constant(rows, weight, name))
         return false;
     const shard_placement *placement = &weight->placement;
     int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
@@ -127,7 +127,7 @@ bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *we
                     shape->col0 + shape->cols, shape->classes);
         return false;
     }
-    *local = part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols));
+    *local = shard_cast(part ? weight : shard_tensor_view(weight, shape->col0, SHARD_SHAPE(shape->cols)), rows->logits->dtype);
     return *local != NULL;
 }
 

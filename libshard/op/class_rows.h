@@ -53,8 +53,9 @@ typedef struct shard_class_rows {
  * is then set if an operand has it. */
 bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_tensor *target, int64_t ignore_index);
 
-/* Sets *local to the weights of the local classes: `weight`, of the logits' dtype, has those of all classes or is split as
- * they are, and requires no gradient; `name` is its name in messages. NULL for NULL. False with the error set. */
+/* Sets *local to the weights of the local classes, in the logits' dtype and the innermost scope: `weight` is floating, has those
+ * of all classes or is split as they are, and requires no gradient; `name` is its name in messages. NULL for NULL. False with the
+ * error set. */
 bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *weight, const char *name, shard_tensor **local);
 
 /* Sets *wide to x [rows] as float64, in the innermost scope; x is a floating tensor of the rows' shape that requires no

@@ -17,6 +17,7 @@
 #include "op/sampled_classes.h"
 
 #include "comm/function.h"
+#include "device/head.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -316,7 +317,7 @@ shard_tensor *shard_cross_entropy_result(const shard_class_rows *rows, shard_red
 {
     shard_tensor *logits = rows->logits;
     bool each = reduction == SHARD_REDUCTION_NONE;
-    shard_dtype dtype = shard_autocast_wide_type(logits->dtype);
+    shard_dtype dtype = shard_head_wide(logits->dtype);
     shard_tensor *y = each ? shard_class_rows_make(rows, dtype) : shard_tensor_make(SHARD_SCALAR, dtype, shard_device_of(logits));
     void *memory[2];
     if (!y || !numbers || !shard_load(SHARD_INPUTS(numbers, y), memory))

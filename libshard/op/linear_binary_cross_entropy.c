@@ -217,19 +217,15 @@ shard_tensor *shard_linear_binary_cross_entropy_of(const char *name, const shard
     SHARD_READ_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT, options, given);
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *loss, **weights[] = {&options.weight, &options.pos_weight};
-    shard_tensor *const given_weights[] = {options.weight, options.pos_weight};
+    shard_tensor *loss;
     if (options_ok && target && (shard_dtype_is_float(target->dtype) || options.reduction == SHARD_REDUCTION_NONE)) {
         loss = with_logits(x, weight, bias, target, &options);
     } else {
-        for (int i = 0; i < 2 && x && shard_dtype_is_float(x->dtype); i++)
-            if (*weights[i] && shard_dtype_is_float((*weights[i])->dtype))
-                *weights[i] = shard_cast(*weights[i], shard_head_wide(x->dtype));
         binary_head_call call = {.loss = {.faults = of, .rows = {.function = name, .faults = &of->rows}},
                                  .input = {x, weight, bias},
                                  .operand = {x, weight, bias},
-                                 .weight_given = given_weights[0],
-                                 .positive_given = given_weights[1]};
+                                 .weight_given = options.weight,
+                                 .positive_given = options.pos_weight};
         shard_autocast_product(1, call.input, call.operand);
         loss = linear_binary_cross_entropy(&call, options_ok, target, &options);
     }

@@ -514,8 +514,6 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
     shard_scope scope;
     shard_scope_open(&scope);
     call.input[X] = scale_features(x, &call, &options);
-    if (options.weight && x && shard_dtype_is_float(x->dtype) && shard_dtype_is_float(options.weight->dtype))
-        options.weight = shard_cast(options.weight, shard_head_wide(x->dtype));
     for (int i = 0; i < INPUTS; i++)
         call.operand[i] = call.input[i];
     shard_autocast_product(1, call.input, call.operand);

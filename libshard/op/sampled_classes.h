@@ -25,8 +25,8 @@ shard_status shard_sampled_open(shard_class_rows *rows, bool ready, shard_tensor
 /* The sample's elements of x [local classes] (NULL: NULL), in the innermost scope; NULL with the error set. */
 shard_tensor *shard_sampled_pick(const shard_sampled *sampled, shard_tensor *x);
 
-/* The correction on like's device and of its type, divided by the scale of the logits that it is added to before they are scaled; in
- * the innermost scope. NULL with the error set. */
+/* The correction on like's device and of its type, divided by the scale of the logits that it is added to before they are scaled;
+ * in the innermost scope. NULL with the error set. */
 shard_tensor *shard_sampled_correction(shard_tensor *correction, double logit_scale, const shard_tensor *like);
 
 /* The sample's columns of logits [..., local classes], in the innermost scope: a tensor [..., count], local if the classes are

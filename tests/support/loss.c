@@ -268,7 +268,7 @@ void loss_and_gradient(const loss_case *c, const loss_data *data, shard_group *g
     SHARD_SCOPE {
         shard_tensor *logits, *loss = loss_of_part(c, data, group, range, &logits);
         read_values(loss, result);
-        shard_tensor *dy = tensor_of(data->dy, shard_tensor_shape(loss), c->dtype);
+        shard_tensor *dy = tensor_of(data->dy, shard_tensor_shape(loss), shard_tensor_dtype(loss));
         check_ok(shard_backward_from(loss, dy));
         read_values(shard_grad(logits), gradient);
     }
