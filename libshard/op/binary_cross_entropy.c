@@ -27,14 +27,6 @@ typedef struct binary_context {
 
 /* ---- backward ---- */
 
-/* As that of the softmax loss: over logits that no other tensor uses, else with their pitch. */
-static shard_tensor *gradient_memory(shard_node *node, const binary_context *c, shard_tensor *logits, int64_t pitch)
-{
-    if (!c->each && shard_storage_is_own(logits->storage))
-        return shard_detach(logits);
-    return shard_gradient_of_rows(node, 0, pitch);
-}
-
 /* One float64: the derivative by the sum of the losses; of single losses, which have a dy each, 1. */
 static shard_tensor *make_scale(const binary_context *c, shard_tensor *dy)
 {
@@ -60,7 +52,7 @@ static shard_status binary_backward(shard_node *node, shard_tensor *dy, shard_te
         !shard_load(SAVED - DENSE, saved + DENSE, memory + DENSE) ||
         !shard_load_rows(SHARD_INPUTS(saved[LOGITS]), memory + LOGITS, &shape.pitch))
         return shard_last_status();
-    dx[0] = gradient_memory(node, c, saved[LOGITS], shape.pitch);
+    dx[0] = c->each ? shard_gradient_of_rows(node, 0, shape.pitch) : shard_class_rows_gradient(node, saved[LOGITS], shape.pitch);
     int64_t pitch;
     if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &pitch))
         return shard_last_status();

@@ -154,6 +154,11 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
     return x;
 }
 
+shard_tensor *shard_class_rows_gradient(shard_node *node, shard_tensor *logits, int64_t pitch)
+{
+    return shard_storage_is_own(logits->storage) ? shard_detach(logits) : shard_gradient_of_rows(node, 0, pitch);
+}
+
 /* ---- exchanges between ranks ---- */
 
 static part_head local_head(const shard_class_rows *rows)

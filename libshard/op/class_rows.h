@@ -62,6 +62,11 @@ bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *we
  * gradient, `name` its name in messages. NULL for NULL. False with the error set. */
 bool shard_class_rows_widen(const shard_class_rows *rows, shard_tensor *x, const char *name, shard_tensor **wide);
 
+/* The memory of the logits' gradient, for input 0 of a node. It overwrites logits that no other tensor uses: with many classes they
+ * are the largest tensor. Else it has their pitch; of a leaf it is in the memory of the gradient before it. NULL with the error
+ * set. */
+shard_tensor *shard_class_rows_gradient(shard_node *node, shard_tensor *logits, int64_t pitch);
+
 /* A tensor of one number for each row, shaped and placed as the rows are. */
 shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dtype);
 

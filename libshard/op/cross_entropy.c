@@ -54,15 +54,6 @@ double *shard_cross_entropy_row_scales(const shard_tensor *like, int64_t rows, c
     return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
 }
 
-/* The gradient overwrites logits that no other tensor uses: with many classes they are the largest tensor. Else it
- * has the pitch of the logits; of a leaf it is in the memory of the gradient before it. */
-static shard_tensor *gradient_memory(shard_node *node, shard_tensor *logits, int64_t pitch)
-{
-    if (shard_storage_is_own(logits->storage))
-        return shard_detach(logits);
-    return shard_gradient_of_rows(node, 0, pitch);
-}
-
 static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     shard_cross_entropy_shape shape = *(const shard_cross_entropy_shape *)node->context;
@@ -76,7 +67,7 @@ static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tens
         return shard_last_status();
     const double *number = memory[NUMBERS];
     double *scale = shard_cross_entropy_row_scales(logits, shape.rows, number + SHARD_CE_FACTOR * shape.rows, dy);
-    dx[0] = scale ? gradient_memory(node, logits, shape.pitch) : NULL;
+    dx[0] = scale ? shard_class_rows_gradient(node, logits, shape.pitch) : NULL;
     if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &(int64_t){0}))
         return shard_last_status();
     bool labels = saved[TARGET]->dtype == SHARD_INT64;

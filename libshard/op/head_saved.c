@@ -18,12 +18,7 @@ static const char binary[] = "shard_linear_binary_cross_entropy_forward";
 static const shard_class_faults softmax_faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy_forward");
 static const shard_binary_faults binary_faults = SHARD_BINARY_FAULTS("shard_linear_binary_cross_entropy_forward");
 
-enum {
-    X = SHARD_LINEAR_HEAD_X,
-    WEIGHT = SHARD_LINEAR_HEAD_WEIGHT,
-    BIAS = SHARD_LINEAR_HEAD_BIAS,
-    INPUTS = SHARD_LINEAR_HEAD_INPUTS
-};
+enum { X = SHARD_LINEAR_X, WEIGHT = SHARD_LINEAR_WEIGHT, BIAS = SHARD_LINEAR_BIAS, INPUTS = SHARD_LINEAR_OPERANDS };
 
 struct shard_head_saved {
     shard_tensor *loss; /* whose history is the record, which refers to the views of the operands */

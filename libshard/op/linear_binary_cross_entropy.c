@@ -7,17 +7,13 @@
 #include "comm/function.h"
 #include "op/autocast.h"
 #include "op/binary_cross_entropy.h"
+#include "op/cross_entropy.h"
 #include "op/linear_head.h"
 
 static const char function[] = "shard_linear_binary_cross_entropy";
 static const shard_binary_faults faults = SHARD_BINARY_FAULTS("shard_linear_binary_cross_entropy");
 
-enum {
-    X = SHARD_LINEAR_HEAD_X,
-    WEIGHT = SHARD_LINEAR_HEAD_WEIGHT,
-    BIAS = SHARD_LINEAR_HEAD_BIAS,
-    INPUTS = SHARD_LINEAR_HEAD_INPUTS
-};
+enum { X = SHARD_LINEAR_X, WEIGHT = SHARD_LINEAR_WEIGHT, BIAS = SHARD_LINEAR_BIAS, INPUTS = SHARD_LINEAR_OPERANDS };
 /* The tensors that a node saves: the inputs, and these. SUM [rows, in]: that of the forward. */
 enum {
     PAIRS = INPUTS,
@@ -71,17 +67,12 @@ static shard_head head_of(const binary_head_context *c, const shard_tensor *x, c
 static double *row_scales(const binary_head_context *c, shard_tensor *like, const double *row_weight, shard_tensor *dy)
 {
     int64_t rows = c->shape.rows;
-    shard_tensor *one = shard_workspace(like, 1, SHARD_FLOAT64), *scale = shard_workspace(like, rows, SHARD_FLOAT64);
-    void *memory[3];
-    if (!one || !scale || !shard_load(SHARD_INPUTS(dy, one, scale), memory) ||
-        SHARD_RUN(dy, cast, 1, memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK ||
-        SHARD_RUN(dy, axpby, 1, c->factor, memory[1], 0.0, memory[1], SHARD_FLOAT64) != SHARD_OK)
-        return NULL;
-    if (!row_weight && SHARD_RUN(dy, fill, rows, 1.0, memory[2], SHARD_FLOAT64) != SHARD_OK)
-        return NULL;
-    const shard_expansion over = shard_expansion_rows(rows, 1);
-    const double *factor = row_weight ? row_weight : memory[2];
-    return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
+    shard_tensor *factor = shard_workspace(like, rows, SHARD_FLOAT64);
+    double *memory = factor ? shard_tensor_memory(factor) : NULL;
+    shard_status status = !memory      ? shard_last_status()
+                          : row_weight ? SHARD_RUN(dy, axpby, rows, c->factor, row_weight, 0.0, memory, SHARD_FLOAT64)
+                                       : SHARD_RUN(dy, fill, rows, c->factor, memory, SHARD_FLOAT64);
+    return status == SHARD_OK ? shard_cross_entropy_row_scales(like, rows, memory, dy) : NULL;
 }
 
 static shard_status binary_head_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)

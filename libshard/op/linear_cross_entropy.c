@@ -18,7 +18,7 @@
 
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
 
-enum { X, WEIGHT, BIAS, INPUTS };
+enum { X = SHARD_LINEAR_X, WEIGHT = SHARD_LINEAR_WEIGHT, BIAS = SHARD_LINEAR_BIAS, INPUTS = SHARD_LINEAR_OPERANDS };
 /* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
 enum { TARGET = INPUTS, CLASS_WEIGHT, LIST, LIST_ON_HOST, LABEL_ROW, OPERANDS };
 enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS };

@@ -2,13 +2,11 @@
 #ifndef SHARD_OP_LINEAR_HEAD_H
 #define SHARD_OP_LINEAR_HEAD_H
 
+#include "op/deferred_linear.h"
 #include "op/head_gradient.h"
 #include "op/op.h"
 
-/* The operands, which are the inputs of a node and its first saved tensors. */
-enum { SHARD_LINEAR_HEAD_X, SHARD_LINEAR_HEAD_WEIGHT, SHARD_LINEAR_HEAD_BIAS, SHARD_LINEAR_HEAD_INPUTS };
-
-/* The tensor that stands for the logits of these operands [SHARD_LINEAR_HEAD_INPUTS], of the type that they are summed in: it
+/* The tensor that stands for the logits of these operands [SHARD_LINEAR_OPERANDS], of the type that they are summed in: it
  * gets no memory. NULL with the error set if the operands do not fit together. */
 shard_tensor *shard_linear_head_logits(const char *function, shard_tensor *const *operand);
 

@@ -8,6 +8,7 @@
 
 #include "comm/function.h"
 #include "op/autocast.h"
+#include "op/class_rows.h"
 
 enum { SAVED_X, SAVED_LSE };
 
@@ -57,8 +58,7 @@ static shard_status logsumexp_backward(shard_node *node, shard_tensor *dy, shard
     double *scale = constants(x, shape.rows, 1, SHARD_FLOAT64);
     if (!label || !scale || !shard_load_rows(SHARD_INPUTS(x), &of_x, &shape.pitch))
         return shard_last_status();
-    /* The gradient overwrites an x that no other tensor uses, as that of the loss. */
-    dx[0] = x->storage->references == 1 ? shard_detach(x) : shard_gradient_of_rows(node, 0, shape.pitch);
+    dx[0] = shard_class_rows_gradient(node, x, shape.pitch);
     if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &(int64_t){0}))
         return shard_last_status();
     return SHARD_RUN(x, cross_entropy_backward, &shape, of_x, label, NULL, NULL, memory[2], memory[1], scale, to, x->dtype);

@@ -19,12 +19,12 @@ typedef struct search {
     shard_tensor *x;
     int dim;
     bool largest;
-    bool top;           /* the first `count` of the last dimension; else one of any dimension, and count is 1 */
-    bool keepdim;       /* of the one */
-    int64_t count;      /* of the result, for each outer and inner */
-    shard_axis axis;    /* of x */
-    int64_t start;      /* of the local shard, in the whole dimension */
-    shard_group *group; /* over which it is split; NULL: it is not split */
+    bool top;                     /* the first `count` of the last dimension; else one of any dimension, and count is 1 */
+    bool keepdim;                 /* of the one */
+    int64_t count;                /* of the result, for each outer and inner */
+    shard_axis axis;              /* of x */
+    int64_t start;                /* of the local shard, in the whole dimension */
+    shard_group *group;           /* over which it is split; NULL: it is not split */
     shard_tensor *const *operand; /* of the linear layer of which x stands for the logits; NULL: x has elements */
 } search;
 
@@ -118,11 +118,11 @@ static shard_status find(const search *s, const shard_axis *axis, int64_t start,
 /* Searches the logits of the local classes. */
 static shard_status find_by_sweep(const search *s, void *y, int64_t *index)
 {
-    const shard_tensor *x = s->operand[SHARD_LINEAR_HEAD_X], *weight = s->operand[SHARD_LINEAR_HEAD_WEIGHT];
-    void *memory[SHARD_LINEAR_HEAD_INPUTS];
+    const shard_tensor *x = s->operand[SHARD_LINEAR_X], *weight = s->operand[SHARD_LINEAR_WEIGHT];
+    void *memory[SHARD_LINEAR_OPERANDS];
     if (s->count == 0)
         return SHARD_OK;
-    if (!shard_load(SHARD_LINEAR_HEAD_INPUTS, s->operand, memory))
+    if (!shard_load(SHARD_LINEAR_OPERANDS, s->operand, memory))
         return shard_last_status();
     const shard_head h = {.loss = {.rows = s->axis.outer,
                                    .cols = s->axis.size,
@@ -131,9 +131,9 @@ static shard_status find_by_sweep(const search *s, void *y, int64_t *index)
                           .in = weight->shape.dim[1],
                           .dtype = x->dtype,
                           .weight_dtype = weight->dtype,
-                          .x = memory[SHARD_LINEAR_HEAD_X],
-                          .weight = memory[SHARD_LINEAR_HEAD_WEIGHT],
-                          .bias = memory[SHARD_LINEAR_HEAD_BIAS]};
+                          .x = memory[SHARD_LINEAR_X],
+                          .weight = memory[SHARD_LINEAR_WEIGHT],
+                          .bias = memory[SHARD_LINEAR_BIAS]};
     return shard_head_top_k(shard_device_of(x), &h, s->count, y, index);
 }
 
@@ -324,8 +324,8 @@ shard_tensor *shard_argmin(shard_tensor *x, int dim, bool keepdim)
 /* Collective over the weight's group if it is split, also for a rank that has failed. */
 static shard_tensor *linear_top_k(const char *function, shard_tensor **input, int64_t k, shard_tensor **indices)
 {
-    shard_tensor *weight = input[SHARD_LINEAR_HEAD_WEIGHT];
-    shard_tensor *operand[] = {input[SHARD_LINEAR_HEAD_X], weight, input[SHARD_LINEAR_HEAD_BIAS]};
+    shard_tensor *weight = input[SHARD_LINEAR_WEIGHT];
+    shard_tensor *operand[] = {input[SHARD_LINEAR_X], weight, input[SHARD_LINEAR_BIAS]};
     shard_autocast_product(1, input, operand);
     shard_tensor *logits = shard_linear_head_logits(function, operand);
     search s = {.function = function, .x = logits, .dim = -1, .largest = true, .top = true, .count = k, .operand = operand};

@@ -23,7 +23,8 @@ static void R(read)(const call *c, int64_t row, int64_t start, int64_t count, R(
         return;
     const int64_t *of_row = c->pair, *of_class = c->pair + shape->pairs;
     int64_t first = shape->col0 + start;
-    for (int64_t i = first_pair(c, row, first); i < shape->pairs && of_row[i] == row && of_class[i] < first + count; i++) {
+    for (int64_t i = shard_first_pair(c->pair, c->shape->pairs, row, first);
+         i < shape->pairs && of_row[i] == row && of_class[i] < first + count; i++) {
         if (!run->target)
             memset(run->buffer[1], 0, (size_t)count * sizeof(real));
         run->target = run->buffer[1];
@@ -161,21 +162,6 @@ typedef struct call {
     const double *row_weight, *scale;
     void *each, *dx;
 } call;
-
-/* The first pair that is not less than (row, class). */
-static int64_t first_pair(const call *c, int64_t row, int64_t class)
-{
-    const int64_t *of_row = c->pair, *of_class = c->pair + c->shape->pairs;
-    int64_t low = 0, high = c->shape->pairs;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (of_row[middle] < row || (of_row[middle] == row && of_class[middle] < class))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 /* Few long rows are cut into pieces of `width` columns for the threads. Returns the pieces of a row. */
 static int64_t row_pieces(const shard_binary_loss_shape *shape, int64_t *width)
