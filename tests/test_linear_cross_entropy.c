@@ -25,6 +25,8 @@ typedef struct problem {
     double rise;    /* of the bias from a tile to the next */
 } problem;
 
+#define IGNORED INT64_MIN /* also a class's distance from it is no number */
+
 enum { TILE = 4 /* classes of a tile, where there are masked classes or a rise */ };
 
 /* The operands' values, which both dtypes have, and gradients. */
@@ -65,7 +67,7 @@ static values values_make(const problem *p)
     for (int64_t i = 0; i < p->rows; i++)
         v.row_weight[i] = round_to(SHARD_FLOAT32, v.row_weight[i] + 1);
     for (int64_t i = 0; i < p->rows; i++)
-        v.labels[i] = p->form & IGNORING && i % 3 == 1 ? -100 : (i * 7919 + p->classes - 1) % p->classes;
+        v.labels[i] = p->form & IGNORING && i % 3 == 1 ? IGNORED : (i * 7919 + p->classes - 1) % p->classes;
     for (int64_t i = 0; i < p->classes && p->rise != 0; i++)
         v.bias[i] = round_to(p->dtype, v.bias[i] + p->rise * (double)(i / TILE));
     for (int64_t i = 0; i < p->masked; i++)
@@ -112,6 +114,7 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
         const shard_cross_entropy_options options = {SHARD_CROSS_ENTROPY_OPTIONS_VALUES};
         shard_cross_entropy_options set = options;
         set.weight = class_weight;
+        set.ignore_index = IGNORED;
         set.label_smoothing = p->form & SMOOTHED ? 0.1 : 0;
         set.z_loss = p->form % 3 == 0 ? 0.05 : 0;
         set.row_weight = p->form % 5 < 2 ? tensor_of(v->row_weight, SHARD_SHAPE(p->rows), SHARD_FLOAT64) : NULL;
@@ -305,7 +308,7 @@ static void check_ranks(int shape, int d, shard_group *group)
     double *x = integers(rows * in, 1), *weight = integers(classes * in, 2), *bias = integers(classes, 3);
     shard_range range = shard_split_range(classes, shard_group_size(group), shard_group_rank(group));
     for (int64_t i = 0; i < rows; i++)
-        label[i] = i % 4 == 1 ? -100 : (i * 7919 + classes - 1) % classes;
+        label[i] = i % 4 == 1 ? IGNORED : (i * 7919 + classes - 1) % classes;
     if (rows > NOT_A_NUMBER)
         x[NOT_A_NUMBER * in] = (double)NAN;
     shard_head_tile = shapes[shape].tile;
@@ -316,14 +319,15 @@ static void check_ranks(int shape, int d, shard_group *group)
                                  leaf_of(bias + range.start, SHARD_SHAPE(range.size), dtypes[d].weight)};
         for (int i = 0; i < 2 && group; i++)
             parts[i]->placement = (shard_placement){.kind = SHARD_SPLIT, .group = group, .start = range.start, .whole = classes};
-        shard_tensor *loss = shard_linear_cross_entropy_with_rank(tensor_of(x, SHARD_SHAPE(rows, in), dtypes[d].x), parts[0],
-                                                                  parts[1], labels, &rank, .label_smoothing = 0.1);
+        shard_tensor *loss =
+            shard_linear_cross_entropy_with_rank(tensor_of(x, SHARD_SHAPE(rows, in), dtypes[d].x), parts[0], parts[1], labels,
+                                                 &rank, .ignore_index = IGNORED, .label_smoothing = 0.1);
         ck_assert_msg(loss, "%s", shard_last_error());
         shard_tensor *plain = shard_linear(tensor_of(x, SHARD_SHAPE(rows, in), SHARD_FLOAT64),
                                            tensor_of(weight, SHARD_SHAPE(classes, in), SHARD_FLOAT64),
                                            tensor_of(bias, SHARD_SHAPE(classes), SHARD_FLOAT64));
         check_ok(shard_copy_to_host(rank, found, (size_t)rows * sizeof *found));
-        check_ok(shard_copy_to_host(shard_label_rank(plain, labels, -100), expected, (size_t)rows * sizeof *expected));
+        check_ok(shard_copy_to_host(shard_label_rank(plain, labels, IGNORED), expected, (size_t)rows * sizeof *expected));
         for (int64_t i = 0; i < rows; i++)
             ck_assert_msg(found[i] == expected[i], "row %lld of %lld, %lld classes, %s: rank %lld, not %lld", (long long)i,
                           (long long)rows, (long long)classes, shard_dtype_name(dtypes[d].x), (long long)found[i],

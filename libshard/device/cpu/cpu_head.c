@@ -330,8 +330,8 @@ static void gather_labels(const shard_head *h, char *weight, char *bias)
 {
     size_t size = shard_dtype_size(h->weight_dtype), width = (size_t)h->in * size;
     for (int64_t row = 0; row < h->loss.rows; row++) {
-        int64_t class = h->target[row] - h->loss.col0;
-        if (class < 0 || class >= h->loss.cols) {
+        int64_t class = shard_label_column(&h->loss, h->target[row]);
+        if (class < 0) {
             memset(weight + (size_t)row * width, 0, width);
             memset(bias + (size_t)row * size, 0, size);
             continue;
@@ -354,10 +354,9 @@ static shard_status multiply_labels(shard_device *device, const shard_head *h, c
     for (int64_t first = 0; first < h->loss.rows && status == SHARD_OK; first += s.tile) {
         tile t = tile_at(lanes, first, true);
         multiply_logits(lanes, &t);
-        for (int64_t i = 0; i < t.count; i++) {
-            int64_t class = h->target[first + i] - h->loss.col0;
-            logit[first + i] = class >= 0 && class < h->loss.cols ? (double)lanes->z[i * s.pitch + first + i] : 0;
-        }
+        for (int64_t i = 0; i < t.count; i++)
+            logit[first + i] =
+                shard_label_column(&h->loss, h->target[first + i]) >= 0 ? (double)lanes->z[i * s.pitch + first + i] : 0;
     }
     lanes_end(device, 1, lanes);
     sweep_end(&s, device);

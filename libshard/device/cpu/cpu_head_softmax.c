@@ -77,7 +77,7 @@ static void count_ahead(lane *l, const tile *t)
     const shard_head *h = l->s->h;
     const shard_cpu_head_count *c = &l->count;
     for (int64_t row = 0; row < h->loss.rows; row++) {
-        int64_t place = h->target[row] - h->loss.col0 - t->first;
+        int64_t place = shard_label_ignored(&h->loss, h->target[row]) ? -1 : h->target[row] - h->loss.col0 - t->first;
         c->place[row] = place < 0 ? -1 : place < t->count ? (int32_t)place : (int32_t)t->count;
         c->logit[row] = (float)h->label_logit[row];
     }
@@ -197,9 +197,9 @@ static void capped_gradient(lane *l, const tile *t, const shard_head_rows *rows)
     else
         s->kernels->map_logits(t->count, s->pitch, l->z, map);
     for (int64_t row = 0; row < s->h->loss.rows; row++) {
-        int64_t class = s->h->target[row] - s->h->loss.col0 - t->first;
-        if (class >= 0 && class < t->count)
-            l->scale[row] = shard_logit_slope_float(l->z[class * s->pitch + row], (float)map->scale, (float)(1 / map->soft_cap));
+        const float *z = label_of(l, t, row);
+        if (z)
+            l->scale[row] = shard_logit_slope_float(*z, (float)map->scale, (float)(1 / map->soft_cap));
     }
     s->kernels->capped_gradients(t->count, s->pitch, l->z, head_class_weights(s->h, t), &s->constants, map);
     subtract_targets(l, t, rows->scale, l->scale);

@@ -122,7 +122,7 @@ static __device__ inline Found exponentials(const Forward<U> &t, int64_t row, in
     U *out = t.out ? t.out + row * t.shape.cols : NULL;
     float shift = t.shift_of(row), center = reference == -INFINITY ? 0 : reference;
     float own = RANKED ? (float)t.label_logit[row] : 0;
-    int64_t left = RANKED ? t.target[row] - t.shape.col0 : 0;
+    int64_t left = RANKED && !t.ignores(row) ? t.target[row] - t.shape.col0 : 0;
     int ahead = 0;
     walk(
         Cut<float>(x, t.shape.cols, t.packed), (int)threadIdx.x, TEAM,
