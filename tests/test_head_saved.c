@@ -83,7 +83,8 @@ START_TEST(test_memory)
             int64_t operands = memory_in_use();
             dy = shard_keep(head_dy(head_forward(&c, c.target, &saved, &r)));
             saves = memory_in_use() - operands;
-            ck_assert_int_gt(saves, (int64_t)sizeof(float) * HEAD_ROWS * HEAD_IN);
+            bool sums = c.softmax.soft_cap == 0 || c.softmax.label_smoothing == 0; /* else the backward sweeps again */
+            ck_assert_int_eq(saves > (int64_t)sizeof(float) * HEAD_ROWS * HEAD_IN, sums);
         }
         SHARD_SCOPE
         {

@@ -414,6 +414,8 @@ START_TEST(test_refuses)
         shard_tensor *x = shard_ones(SHARD_SHAPE(2, 4)), *weight = shard_ones(SHARD_SHAPE(9, 4)),
                      *bias = shard_ones(SHARD_SHAPE(9));
         shard_tensor *labels = labels_of(label, 2), *ranks;
+        ck_assert_ptr_null(shard_linear_cross_entropy(labels, weight, NULL, labels, .normalized = true));
+        check_error(SHARD_ERROR_SHAPE, "*shard_linear_cross_entropy: operand 0 is int64*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, bias, labels, .normalized = true));
         check_error(SHARD_ERROR_ARGUMENT, "*a bias with a margin or normalized rows; cosines have none*");
         ck_assert_ptr_null(shard_linear_cross_entropy(x, weight, NULL, labels, .margin = SHARD_MARGIN(.scale = 0)));

@@ -409,7 +409,7 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
-    int64_t bytes = rows->shape.rows * h.in * wide;
+    int64_t bytes = shard_head_sums(&h) ? rows->shape.rows * h.in * wide : 0;
     call->sums = shard_workspace(x, doubles + (bytes + (int64_t)sizeof(double) - 1) / (int64_t)sizeof(double), SHARD_FLOAT64);
     double *stats = call->sums ? shard_tensor_memory(call->sums) : NULL;
     size_t width = (size_t)doubles * sizeof(double);
@@ -484,7 +484,8 @@ static shard_tensor *linear_cross_entropy(head_call *call, bool ok, const shard_
 static shard_tensor *scale_features(shard_tensor *x, head_call *call, shard_cross_entropy_options *options)
 {
     double scale = call->has_margins ? call->margin.scale * options->logit_scale : options->logit_scale;
-    if (!call->normalized && !call->has_margins)
+    bool fits = x && shard_dtype_is_float(x->dtype) && x->shape.ndim > 0; /* else the loss reports it */
+    if (!fits || (!call->normalized && !call->has_margins))
         return x;
     options->logit_scale = 1;
     call->margins.margin.scale = scale;
