@@ -92,6 +92,11 @@ bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_t
     return shard_dtype_is_float(target->dtype) || read_labels(rows, target);
 }
 
+bool shard_class_rows_read_labels(shard_class_rows *rows, shard_tensor *logits, shard_tensor *labels, int64_t ignore_index)
+{
+    return shard_class_rows_read(rows, logits, labels, ignore_index) && (rows->labels || read_labels(rows, labels));
+}
+
 /* Whether x is floating, on the logits' device, and requires no gradient, as it gets none. */
 static bool check_constant(const shard_class_rows *rows, shard_tensor *x, const char *name)
 {

@@ -52,6 +52,8 @@ typedef struct shard_class_rows {
  * a floating target. False with the error set (NULL arguments, shapes and placements that do not fit); rows->group
  * is then set if an operand has it. */
 bool shard_class_rows_read(shard_class_rows *rows, shard_tensor *logits, shard_tensor *target, int64_t ignore_index);
+/* The same, where a floating target is an error. */
+bool shard_class_rows_read_labels(shard_class_rows *rows, shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
 
 /* Sets *local to the weights of the local classes, in the logits' dtype and the innermost scope: `weight` is floating, has those
  * of all classes or is split as they are, and requires no gradient; `name` is its name in messages. NULL for NULL. False with the

@@ -7,15 +7,6 @@
 
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_label_rank");
 
-static bool read_arguments(shard_class_rows *rows, shard_tensor *logits, shard_tensor *labels, int64_t ignore_index)
-{
-    if (!shard_class_rows_read(rows, logits, labels, ignore_index))
-        return false;
-    if (!rows->labels)
-        shard_error(SHARD_ERROR_SHAPE, "%s: labels are %s; int64 is needed", rows->function, shard_dtype_name(labels->dtype));
-    return rows->labels != NULL;
-}
-
 /* [rows]: the number of local logits before the label's. The first rank of the group sets the rank of ignored rows. */
 static shard_tensor *count_local(shard_class_rows *rows)
 {
@@ -32,7 +23,7 @@ static shard_tensor *count_local(shard_class_rows *rows)
 static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index)
 {
     shard_class_rows rows = {.function = "shard_label_rank", .faults = &faults};
-    bool ready = read_arguments(&rows, logits, labels, ignore_index) && shard_class_rows_pick(&rows);
+    bool ready = shard_class_rows_read_labels(&rows, logits, labels, ignore_index) && shard_class_rows_pick(&rows);
     if (shard_class_rows_gather(&rows, ready) != SHARD_OK)
         return NULL;
     shard_tensor *rank = count_local(&rows);

@@ -59,13 +59,8 @@ bool shard_margin_check(const char *function, const shard_margin_logits_options 
 
 static bool read_labels(shard_class_rows *rows, shard_tensor *cosines, shard_tensor *labels, int64_t ignore_index)
 {
-    if (!shard_class_rows_read(rows, cosines, labels, ignore_index))
+    if (!shard_class_rows_read_labels(rows, cosines, labels, ignore_index))
         return false;
-    if (!rows->labels) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: labels are %s; int64 is needed (shard_cast)", rows->function,
-                    shard_dtype_name(labels->dtype));
-        return false;
-    }
     void *memory;
     return shard_load(SHARD_INPUTS(labels), &memory) &&
            SHARD_RUN(labels, check_index, rows->shape.rows, memory, rows->shape.classes, ignore_index, &faults.label, NULL) ==
