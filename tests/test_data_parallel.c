@@ -379,6 +379,51 @@ START_TEST(test_fails_before_the_loss)
 }
 END_TEST
 
+typedef struct recovery {
+    int stage;
+    bool mesh; /* the last layer's replicas are a group of the mesh */
+} recovery;
+
+/* One rank fails in the very first step, before its backward has compared the replicas; the next step of all ranks does. */
+static void fails_in_the_first_step(shard_group *world, void *context)
+{
+    const recovery *way = context;
+    int rank = shard_group_rank(world);
+    shard_mesh *mesh = way->mesh ? shard_mesh_create() : NULL;
+    shard_module *model = make_model(shard_mesh_model_group(mesh), SHARD_SPLIT_COLUMN);
+    shard_optimizer *sgd = shard_sgd(model, .lr = 0.1);
+    shard_data_parallel *dp = shard_data_parallel_create(model, .stage = way->stage, .bucket_mib = 1e-6);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    for (int step = 0; step < 3; step++) {
+        bool fails = step == 0;
+        SHARD_SCOPE
+        {
+            int64_t label = fails && rank == 2 ? CLASSES : 3;
+            shard_tensor *labels = shard_from_host(&label, SHARD_SHAPE(1), .dtype = SHARD_INT64);
+            shard_tensor *x = made_up(SHARD_SHAPE(1, FEATURES), (uint64_t)rank, SHARD_FLOAT64);
+            shard_backward(shard_cross_entropy(shard_forward(model, x), labels));
+            ck_assert_msg((shard_step(sgd) == SHARD_OK) == !fails, "step %d: %s", step, shard_last_error());
+        }
+        if (fails) {
+            check_error(rank == 2 ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "rank 2: shard_cross_entropy: label 11 *");
+            shard_optimizer_zero_grad(sgd);
+        }
+    }
+    shard_tensors *list = shard_parameters(model);
+    check_ok(shard_check_replicas(list));
+    shard_tensors_destroy(list);
+    shard_data_parallel_destroy(dp);
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(model);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_fails_in_the_first_step)
+{
+    run_job(3, fails_in_the_first_step, &(recovery){.stage = _i % 4, .mesh = _i >= 4});
+}
+END_TEST
+
 /* A module stands for the list of its parameters. */
 static void takes_a_module(shard_group *world, void *context)
 {
@@ -434,6 +479,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_two_losses, 1, 3);
     tcase_add_test(tcase, test_fails_jointly);
     tcase_add_test(tcase, test_fails_before_the_loss);
+    tcase_add_loop_test(tcase, test_fails_in_the_first_step, 0, 8);
     add_ranks_test(tcase, test_takes_a_module);
     tcase_add_test(tcase, test_refuses_a_mode);
     return test_run(suite);

@@ -107,8 +107,9 @@ typedef struct shard_data_parallel_options {
 #define SHARD_DATA_PARALLEL_OPTIONS_INIT {SHARD_DATA_PARALLEL_OPTIONS_VALUES}
 
 /* Averages the gradients of the parameters that require one now; the others are never averaged. The replicas' values are
- * compared in the first backward that synchronizes. From stage 1 on the parameters are partitioned, and every optimizer that
- * has them, made before or after this call, updates this rank's flat ranges alone.
+ * compared in the first backward that synchronizes; where a rank fails before that, in the next one. From stage 1 on the
+ * parameters are partitioned, and every optimizer that has them, made before or after this call, updates this rank's flat
+ * ranges alone.
  *
  * Errors: ARGUMENT, from stage 1 on a parameter that an earlier call or shard_zero_optimizer has taken with another stage, or
  * that has a gradient: make the call before backward or after shard_step. shard_step refuses an optimizer whose state is in a

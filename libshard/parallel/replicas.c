@@ -10,14 +10,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The comparison of the values over one group. It is done on all its ranks or on none: where one has failed, the next
+ * backward repeats it. */
+typedef struct comparison {
+    shard_group *group;
+    bool done;
+} comparison;
+
 struct shard_replicas {
     shard_tensors *parameters; /* the parameters that have replicas, frozen ones included */
     shard_watch *watches;      /* [parameters] */
+    comparison *comparisons;   /* one for each group of the parameters, if they are to be checked */
+    int64_t comparison_count, comparison_capacity;
     shard_buffer_mode mode;
     shard_unit **units; /* the buffers of one dtype, device and group each */
     int64_t unit_count;
-    bool checked; /* the check is done */
-    bool local;   /* sync is off */
+    bool local; /* sync is off */
 };
 
 /* ---- parameters ---- */
@@ -58,15 +66,34 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     return shard_identical_lines_check(&mine, group, what);
 }
 
-static shard_status compare_all(const shard_tensors *parameters, bool values)
+static bool has_comparison(const shard_replicas *replicas, const shard_group *group)
 {
-    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
-        bool done = !group;
-        for (int64_t j = 0; j < i; j++)
-            done |= shard_parameter_group(shard_tensors_at(parameters, j)) == group;
-        if (!done)
-            SHARD_TRY(compare_over(parameters, group, values));
+    for (int64_t i = 0; i < replicas->comparison_count; i++)
+        if (replicas->comparisons[i].group == group)
+            return true;
+    return false;
+}
+
+static shard_status make_comparisons(shard_replicas *replicas)
+{
+    for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
+        shard_group *group = shard_parameter_group(shard_tensors_at(replicas->parameters, i));
+        if (has_comparison(replicas, group))
+            continue;
+        SHARD_TRY(shard_grow(&replicas->comparisons, &replicas->comparison_capacity, replicas->comparison_count + 1,
+                             sizeof *replicas->comparisons));
+        replicas->comparisons[replicas->comparison_count++] = (comparison){.group = group};
+    }
+    return SHARD_OK;
+}
+
+static shard_status compare_values(shard_replicas *replicas)
+{
+    for (int64_t i = 0; i < replicas->comparison_count; i++) {
+        comparison *c = &replicas->comparisons[i];
+        if (!c->done)
+            SHARD_TRY(compare_over(replicas->parameters, c->group, true));
+        c->done = true;
     }
     return SHARD_OK;
 }
@@ -177,10 +204,7 @@ static void watch(shard_tensor *parameter, void *context)
                     "data parallel: no engine has the parameter of shape %s any more, as an earlier shard_zero_optimizer failed: "
                     "make the data parallel anew",
                     shard_shape_text(&parameter->shape));
-    if (!replicas->checked) {
-        replicas->checked = true;
-        compare_all(replicas->parameters, true);
-    }
+    compare_values(replicas);
     if (replicas->unit_count)
         shard_at_backward_end(end_backward, replicas, true); /* after reductions that only this rank may start at the end */
 }
@@ -221,7 +245,9 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
     if (options->check)
-        SHARD_TRY(compare_all(parameters, false));
+        SHARD_TRY(make_comparisons(replicas));
+    for (int64_t i = 0; i < replicas->comparison_count; i++)
+        SHARD_TRY(compare_over(replicas->parameters, replicas->comparisons[i].group, false));
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
     if (options->init_sync) {
@@ -236,7 +262,7 @@ shard_replicas *shard_replicas_create(const shard_tensors *parameters, const sha
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas = (shard_replicas){.parameters = shard_tensors_create(), .mode = options->buffer_mode, .checked = !options->check};
+    *replicas = (shard_replicas){.parameters = shard_tensors_create(), .mode = options->buffer_mode};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);
@@ -257,6 +283,7 @@ void shard_replicas_destroy(shard_replicas *replicas)
         shard_unit_close(replicas->units[i]);
     shard_tensors_destroy(replicas->parameters);
     free(replicas->watches);
+    free(replicas->comparisons);
     free(replicas->units);
     free(replicas);
 }
