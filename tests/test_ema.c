@@ -423,6 +423,46 @@ START_TEST(test_collects_nothing)
 }
 END_TEST
 
+/* An error of one rank after the step, which the others learn of later, keeps no rank's averages back; one that all have does. */
+static void errors_of_ranks(shard_group *world, void *context)
+{
+    (void)context;
+    bool fails = shard_group_rank(world) == 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(SIZE), 1, SHARD_FLOAT64);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
+        for (int turn = 0; turn < 4; turn++) {
+            bool all = turn == 2;
+            move(sgd, p, turn);
+            if (fails && turn > 0)
+                shard_error(SHARD_ERROR_IO, "the log cannot be written");
+            if (all)
+                shard_agree(world);
+            shard_status status = shard_ema_update(ema);
+            if (turn > 0 && (fails || all))
+                check_error(status, "*the log cannot be written");
+            else
+                check_ok(status);
+            shard_agree(world);
+            shard_clear_error();
+        }
+        shard_tensors *state = shard_ema_state_dict(ema);
+        ck_assert_double_eq(shard_item(shard_tensors_find(state, "n_averaged")), 3.0);
+        check_ok(shard_check_replicas(state));
+        shard_tensors_destroy(state);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_errors_of_ranks)
+{
+    run_job(2, errors_of_ranks, NULL);
+}
+END_TEST
+
 START_TEST(test_refuses)
 {
     SHARD_SCOPE
@@ -541,6 +581,7 @@ int main(void)
     tcase_add_test(tcase, test_swaps_together);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_test(tcase, test_collects_nothing);
+    tcase_add_test(tcase, test_errors_of_ranks);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);
     tcase_add_test(tcase, test_neighbours);

@@ -320,7 +320,9 @@ typedef struct shard_ema_options {
 SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const shard_ema_options *options);
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 
-/* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. Not collective. */
+/* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. With an error that all
+ * ranks have, as of a step that failed, nothing is updated; with one of this rank alone the averages are, as on the other
+ * ranks, and the error is returned. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of

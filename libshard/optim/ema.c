@@ -3,6 +3,7 @@
 #include "base/options.h"
 
 #include "comm/function.h"
+#include "comm/preflight.h"
 #include "device/graph.h"
 
 #include <shard/distributed.h>
@@ -181,9 +182,8 @@ static shard_status blend_all(shard_ema *ema, bool update, double decay)
     return status == SHARD_OK ? shard_last_status() : status;
 }
 
-shard_status shard_ema_update(shard_ema *ema)
+static shard_status update(shard_ema *ema)
 {
-    SHARD_FUNCTION("shard_ema_update");
     SHARD_TRY(refuse_swapped(ema, "shard_ema_update"));
     SHARD_TRY(shard_optimizer_follow(ema->optimizer));
     int64_t *updates = shard_tensor_memory_to_write(ema->updates);
@@ -197,6 +197,22 @@ shard_status shard_ema_update(shard_ema *ema)
     SHARD_TRY(blend_all(ema, true, *updates ? decay : 0.0));
     *updates += !shard_is_capturing();
     return SHARD_OK;
+}
+
+/* With an error that the other ranks do not have, the averages are updated all the same: the others' are. */
+shard_status shard_ema_update(shard_ema *ema)
+{
+    SHARD_FUNCTION("shard_ema_update");
+    int ranks = shard_group_size(shard_world());
+    shard_kept_error earlier;
+    if (shard_last_status() == SHARD_OK)
+        return update(ema);
+    if (ranks == 1 || shard_error_is_joint(ranks))
+        return shard_last_status();
+    shard_keep_error(&earlier);
+    update(ema);
+    shard_put_back_error(&earlier);
+    return shard_last_status();
 }
 
 /* ---- exchange with the parameters ---- */
