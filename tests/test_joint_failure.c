@@ -4,6 +4,7 @@
 #include "support/ranks.h"
 
 #include "base/kept_error.h"
+#include "base/random.h"
 #include "comm/comm.h"
 #include "comm/culprits.h"
 #include "comm/preflight.h"
@@ -236,6 +237,53 @@ START_TEST(test_says_the_same)
 }
 END_TEST
 
+static void take_draws(int count)
+{
+    for (int i = 0; i < count; i++)
+        shard_next_draw();
+}
+
+static void check_state(int64_t seed, int64_t next_draw)
+{
+    ck_assert_int_eq(shard_get_random_state().seed, seed);
+    ck_assert_int_eq(shard_get_random_state().next_draw, next_draw);
+}
+
+/* A rank that fails takes fewer draws than the others. After the error they are as far apart as they were before. */
+static void draws_after_an_error(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    int64_t more = (int64_t)1 << 32;
+    shard_manual_seed(5);
+    take_draws(rank); /* a rank's own, of which the others do not know */
+    check_ok(shard_barrier(world));
+    for (int times = 1; times < 3; times++) {
+        take_draws(rank == 1 ? 1 : 4);
+        if (rank == 1)
+            shard_error(SHARD_ERROR_IO, "disk full");
+        ck_assert_int_ne(shard_agree(world), SHARD_OK);
+        take_draws(rank); /* before the error is cleared */
+        check_error(shard_last_status(), "rank 1: disk full");
+        check_state(5, rank + times * more);
+    }
+    take_draws(2);
+    check_ok(shard_barrier(world));
+    check_state(5, rank + 2 * more + 2);
+    if (rank == 1)
+        shard_error(SHARD_ERROR_IO, "disk full");
+    shard_agree(world);
+    shard_clear_error();
+    shard_manual_seed(6);
+    check_state(6, 0);
+}
+
+START_TEST(test_draws_after_an_error)
+{
+    run_ranks(3, draws_after_an_error);
+}
+END_TEST
+
 /* A text that is too long to be told whole is cut between characters, and known as told afterwards. */
 static void long_texts(shard_group *world, void *context)
 {
@@ -423,6 +471,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_one_fails, 0, 3);
     tcase_add_test(tcase, test_lowest_first);
     tcase_add_test(tcase, test_says_the_same);
+    tcase_add_test(tcase, test_draws_after_an_error);
     tcase_add_loop_test(tcase, test_long_texts, 2, 4);
     tcase_add_test(tcase, test_wrong_arguments);
     tcase_add_test(tcase, test_fails_in_a_group);

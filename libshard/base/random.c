@@ -1,5 +1,7 @@
 #include "base/random.h"
 
+#include "base/kept_error.h"
+
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,21 +16,52 @@ uint64_t shard_random_secret(void)
     return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
 }
 
+/* More draws than a step takes. */
+#define DRAWS_AFTER_ERROR ((int64_t)1 << 32)
+
 static _Thread_local shard_random_state state;
+static _Thread_local shard_random_state common; /* where all ranks were last known to be at the same place of the program */
+static _Thread_local uint64_t joint_error;      /* the serial number of an error since then that all ranks have; 0: none */
+
+/* Once the error is cleared: a rank takes no draw for an operand that it has not, so some ranks have taken more than others.
+ * Those after `common` may be initial values that live on, and are not taken again. */
+static void pass_over_failed(void)
+{
+    if (joint_error == 0 || joint_error == shard_error_serial())
+        return;
+    joint_error = 0;
+    state = common;
+    state.next_draw = (int64_t)((uint64_t)state.next_draw + DRAWS_AFTER_ERROR);
+    common = state;
+}
+
+void shard_random_note_common_place(void)
+{
+    pass_over_failed();
+    common = state;
+}
+
+void shard_random_note_joint_error(void)
+{
+    pass_over_failed();
+    joint_error = shard_error_serial();
+}
 
 void shard_manual_seed(uint64_t seed)
 {
-    state = (shard_random_state){.seed = (int64_t)seed};
+    shard_set_random_state((shard_random_state){.seed = (int64_t)seed});
 }
 
 shard_random_state shard_get_random_state(void)
 {
+    pass_over_failed();
     return state;
 }
 
 void shard_set_random_state(shard_random_state wanted)
 {
-    state = wanted;
+    pass_over_failed();
+    state = common = wanted;
 }
 
 static _Thread_local struct {
@@ -40,6 +73,7 @@ shard_draw shard_next_draw(void)
 {
     if (capture.replayed)
         return (shard_draw){.number = capture.draws++, .replayed = capture.replayed};
+    pass_over_failed();
     shard_draw draw = {.seed = (uint64_t)state.seed, .number = (uint64_t)state.next_draw};
     state.next_draw = (int64_t)(draw.number + 1); /* wraps around */
     return draw;
@@ -59,6 +93,7 @@ int64_t shard_random_end_capture(void)
 
 void shard_random_take_draws(int64_t count, uint64_t values[2])
 {
+    pass_over_failed();
     values[0] = (uint64_t)state.seed;
     values[1] = (uint64_t)state.next_draw;
     state.next_draw = (int64_t)(values[1] + (uint64_t)count);

@@ -32,6 +32,12 @@ int64_t shard_random_end_capture(void);
 /* Takes `count` of the thread's draws at once and sets the values that `replayed` has for them. */
 void shard_random_take_draws(int64_t count, uint64_t values[2]);
 
+/* All ranks have come to the same place of the program without an error. */
+void shard_random_note_common_place(void);
+/* All ranks have this thread's error, which one of them may have had for some draws: once it is cleared, they go on from the last
+ * common place, and pass over the draws that any of them may have taken since. */
+void shard_random_note_joint_error(void);
+
 /* The draw in this replay. */
 SHARD_KERNEL shard_draw shard_draw_now(shard_draw draw)
 {

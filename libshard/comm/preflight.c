@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/random.h"
 #include "comm/function.h"
 #include "comm/majority.h"
 #include "comm/straggler.h"
@@ -53,8 +54,10 @@ static void remember_error(shard_error_id id, int size)
     known.serial = shard_error_serial();
     known.id = id;
     known.size = size;
-    if (size >= shard_process.world_size)
-        atomic_fetch_add(&joint_errors, 1);
+    if (size < shard_process.world_size)
+        return;
+    atomic_fetch_add(&joint_errors, 1);
+    shard_random_note_joint_error();
 }
 
 void shard_note_named_ranks(const shard_group *group)
@@ -330,6 +333,8 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
     for (int member = 1; member < group->size; member++)
         if (!same_call(&received[member], &received[0]))
             return fail_mismatched(group);
+    if (group->size == shard_process.world_size)
+        shard_random_note_common_place();
     look_for_stragglers(group);
     return SHARD_OK;
 }
