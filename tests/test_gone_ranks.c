@@ -33,7 +33,7 @@ static void killed(shard_group *world, void *context)
     check_error(SHARD_ERROR_PEER, "rank 2 died*all_reduce*");
     /* There is no more working together, at once and with the same text. */
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_PEER);
-    check_error(SHARD_ERROR_PEER, "rank 2 died*all_reduce*");
+    check_error(SHARD_ERROR_PEER, "this group cannot be used any more, *: rank 2 died*all_reduce*");
 }
 
 START_TEST(test_killed)
@@ -73,7 +73,7 @@ static void late(shard_group *world, void *context)
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
     check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier *");
     ck_assert_int_eq(shard_barrier(world), SHARD_ERROR_TIMEOUT);
-    check_error(SHARD_ERROR_TIMEOUT, "ranks 1 and 3 did not come to shard_barrier *");
+    check_error(SHARD_ERROR_TIMEOUT, "this group cannot be used any more, *: ranks 1 and 3 did not come to shard_barrier *");
     if (!is_late)
         ++*told;
 }

@@ -386,7 +386,7 @@ static void skips_a_group(shard_group *world, void *context)
     check_ok(shard_barrier(world)); /* the world works on; the half is broken for good */
     if (rank == 2) {
         shard_barrier(half);
-        check_error(SHARD_ERROR_PEER, "rank 3: label 17 out of range [[]0, 10)");
+        check_error(SHARD_ERROR_PEER, "this group cannot be used any more, *: rank 3: label 17 out of range [[]0, 10)");
     }
     shard_group_free(half);
 }

@@ -156,6 +156,10 @@ struct shard_group {
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
 
+/* Before the first error of a group that cannot be used again, in later ones. */
+#define SHARD_GROUP_BROKEN                                                                                                       \
+    "this group cannot be used any more, as a rank waited in it in vain: load the last checkpoint in a new job; it was: "
+
 /* Seconds that a wait of the group may take. */
 static inline double shard_group_patience(const shard_group *group, double timeout)
 {

@@ -171,7 +171,7 @@ shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number)
 {
     mpi_group *state = group->state;
     if (state->broken)
-        return mpi.host->error(state->broken, "%s", state->text);
+        return mpi.host->error(state->broken, SHARD_GROUP_BROKEN "%s", state->text);
     mpi.waiting = group;
     mpi.wait = name_of_next_wait(group);
     mpi_come_to(mpi.wait);

@@ -63,6 +63,7 @@ typedef struct shm_group {
     int64_t chunk;   /* bytes of one */
     uint32_t round;  /* rounds that this rank has come to */
     bool whole;      /* the world itself, whose end is this rank's leaving */
+    bool failed;     /* a collective of this rank has failed with the error of the group's area */
 } shm_group;
 
 /* This rank's entry in the segment. */

@@ -62,8 +62,10 @@ static void sleep_a_while(shm_area *area, uint32_t round)
 }
 
 /* The group's failure, which the first that notices writes down for all. That one may die or stop before it has. */
-static shard_status fail_broken(shm_area *area)
+static shard_status fail_broken(shm_group *state)
 {
+    shm_area *area = state->area;
+    const char *before = state->failed ? SHARD_GROUP_BROKEN : "";
     double start = shard_seconds();
     uint32_t broken = atomic_load(&area->broken);
     while (broken != SHM_BROKEN && shard_seconds() - start < 1) {
@@ -73,19 +75,21 @@ static shard_status fail_broken(shm_area *area)
     if (broken != SHM_BROKEN)
         return shard_error(SHARD_ERROR_PEER, "rank %u died or stopped while it wrote an error of its group",
                            broken - SHM_BREAKING);
-    return shard_error((shard_status)area->status, "%.*s", SHARD_COMM_TEXT - 1, area->text);
+    state->failed = true;
+    return shard_error((shard_status)area->status, "%s%.*s", before, SHARD_COMM_TEXT - 1, area->text);
 }
 
-static shard_status break_group(const shm_world *world, shm_area *area, shard_status status, const char *text)
+static shard_status break_group(shm_group *state, shard_status status, const char *text)
 {
+    shm_area *area = state->area;
     uint32_t whole = SHM_WHOLE;
-    if (atomic_compare_exchange_strong(&area->broken, &whole, SHM_BREAKING + (uint32_t)world->rank)) {
+    if (atomic_compare_exchange_strong(&area->broken, &whole, SHM_BREAKING + (uint32_t)state->world->rank)) {
         area->status = (int32_t)status;
         snprintf(area->text, sizeof area->text, "%s", text);
         atomic_store(&area->broken, SHM_BROKEN);
         wake_all(area);
     }
-    return fail_broken(area);
+    return fail_broken(state);
 }
 
 bool shm_is_alive(const shm_world *world, int rank)
@@ -264,7 +268,7 @@ static shard_status probe_members(shard_group *group, uint32_t round, unsigned p
     /* It may have come after all. */
     if (status == SHARD_OK || atomic_load(&state->area->round) != round)
         return SHARD_OK;
-    return break_group(state->world, state->area, status, text);
+    return break_group(state, status, text);
 }
 
 shard_status shm_probe(shard_group *group, const char *doing)
@@ -293,12 +297,13 @@ shard_status shm_probe(shard_group *group, const char *doing)
 
 static shard_status sleep_for_round(shard_group *group, uint32_t round)
 {
-    shm_area *area = ((shm_group *)group->state)->area;
+    shm_group *state = group->state;
+    shm_area *area = state->area;
     double deadline = shard_seconds() + shard_group_patience(group, shard_comm_timeout());
     shard_status status = SHARD_OK;
     for (unsigned sleeps = 0; status == SHARD_OK && atomic_load(&area->round) == round; sleeps++) {
         if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */
-            status = atomic_load(&area->round) == round ? fail_broken(area) : SHARD_OK;
+            status = atomic_load(&area->round) == round ? fail_broken(state) : SHARD_OK;
         else if (sleeps > 0)
             status = probe_members(group, round, sleeps, shard_seconds() - deadline);
         if (status == SHARD_OK)
@@ -328,8 +333,8 @@ static shard_status wait_for_round(shard_group *group, uint32_t round)
 
 shard_status shm_check_whole(const shard_group *group)
 {
-    shm_area *area = ((shm_group *)group->state)->area;
-    return atomic_load_explicit(&area->broken, memory_order_relaxed) ? fail_broken(area) : SHARD_OK;
+    shm_group *state = group->state;
+    return atomic_load_explicit(&state->area->broken, memory_order_relaxed) ? fail_broken(state) : SHARD_OK;
 }
 
 shard_status shm_barrier(shard_group *group)
