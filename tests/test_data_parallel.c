@@ -380,27 +380,27 @@ START_TEST(test_fails_before_the_loss)
 END_TEST
 
 typedef struct recovery {
-    int stage;
-    bool mesh; /* the last layer's replicas are a group of the mesh */
+    int stage, fails; /* the step */
+    int model;        /* the ranks of the mesh's model group; 0: no mesh */
 } recovery;
 
-/* One rank fails in the very first step, before its backward has compared the replicas; the next step of all ranks does. */
-static void fails_in_the_first_step(shard_group *world, void *context)
+/* One rank fails in a step. If that is the very first one, it has not compared the replicas; the next step of all ranks does. */
+static void goes_on_after_an_error(shard_group *world, void *context)
 {
     const recovery *way = context;
     int rank = shard_group_rank(world);
-    shard_mesh *mesh = way->mesh ? shard_mesh_create() : NULL;
+    shard_mesh *mesh = way->model ? shard_mesh_create(.model = way->model) : NULL;
     shard_module *model = make_model(shard_mesh_model_group(mesh), SHARD_SPLIT_COLUMN);
     shard_optimizer *sgd = shard_sgd(model, .lr = 0.1);
     shard_data_parallel *dp = shard_data_parallel_create(model, .stage = way->stage, .bucket_mib = 1e-6);
     ck_assert_msg(dp != NULL, "%s", shard_last_error());
     for (int step = 0; step < 3; step++) {
-        bool fails = step == 0;
+        bool fails = step == way->fails;
         SHARD_SCOPE
         {
             int64_t label = fails && rank == 2 ? CLASSES : 3;
             shard_tensor *labels = shard_from_host(&label, SHARD_SHAPE(1), .dtype = SHARD_INT64);
-            shard_tensor *x = made_up(SHARD_SHAPE(1, FEATURES), (uint64_t)rank, SHARD_FLOAT64);
+            shard_tensor *x = made_up(SHARD_SHAPE(1, FEATURES), way->model > 1 ? 0 : (uint64_t)rank, SHARD_FLOAT64);
             shard_backward(shard_cross_entropy(shard_forward(model, x), labels));
             ck_assert_msg((shard_step(sgd) == SHARD_OK) == !fails, "step %d: %s", step, shard_last_error());
         }
@@ -418,9 +418,10 @@ static void fails_in_the_first_step(shard_group *world, void *context)
     shard_mesh_destroy(mesh);
 }
 
-START_TEST(test_fails_in_the_first_step)
+START_TEST(test_goes_on_after_an_error)
 {
-    run_job(3, fails_in_the_first_step, &(recovery){.stage = _i % 4, .mesh = _i >= 4});
+    static const int models[] = {0, 1, 3};
+    run_job(3, goes_on_after_an_error, &(recovery){.stage = _i % 4, .fails = _i / 4 % 2, .model = models[_i / 8]});
 }
 END_TEST
 
@@ -479,7 +480,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_two_losses, 1, 3);
     tcase_add_test(tcase, test_fails_jointly);
     tcase_add_test(tcase, test_fails_before_the_loss);
-    tcase_add_loop_test(tcase, test_fails_in_the_first_step, 0, 8);
+    tcase_add_loop_test(tcase, test_goes_on_after_an_error, 0, 24);
     add_ranks_test(tcase, test_takes_a_module);
     tcase_add_test(tcase, test_refuses_a_mode);
     return test_run(suite);

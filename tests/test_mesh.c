@@ -15,6 +15,8 @@ static void has_its_groups(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = c->model);
     ck_assert_msg(mesh != NULL, "%s", shard_last_error());
     shard_group *model = shard_mesh_model_group(mesh), *data = shard_mesh_data_group(mesh);
+    ck_assert_int_eq(model == world, c->data == 1);
+    ck_assert_int_eq(data == world, c->model == 1);
     ck_assert_int_eq(shard_group_size(model), c->model);
     ck_assert_int_eq(shard_group_size(data), c->data);
     ck_assert_int_eq(shard_group_rank(model), rank % c->model);
@@ -33,7 +35,7 @@ static void has_its_groups(shard_group *world, void *context)
         check_ok(shard_broadcast(y, c->data - 1, data));
         ck_assert_double_eq(value_at(y, 0), rank % c->model + (c->data - 1) * c->model);
         shard_tensor *part = shard_as_split(x, 0, model, 3 * shard_group_rank(model), 3 * c->model);
-        ck_assert_ptr_eq(shard_tensor_replica_group(part), c->model > 1 ? data : NULL);
+        ck_assert_ptr_eq(shard_tensor_replica_group(part), c->model > 1 && c->data > 1 ? data : NULL);
     }
     shard_mesh_destroy(mesh);
 }
@@ -74,7 +76,7 @@ static void has_axes(shard_group *world, void *context)
         SHARD_SCOPE
         {
             shard_tensor *part = shard_as_split(shard_ones(SHARD_SHAPE(2)), 0, along, 2 * own, 2 * size);
-            ck_assert_ptr_eq(shard_tensor_replica_group(part), size > 1 ? same : NULL);
+            ck_assert_ptr_eq(shard_tensor_replica_group(part), size > 1 && along != world ? same : NULL);
             shard_tensor *x = shard_full(SHARD_SHAPE(1), 1);
             check_ok(shard_all_reduce(x, SHARD_SUM, along));
             check_ok(shard_all_reduce(x, SHARD_SUM, same));

@@ -56,8 +56,7 @@ static void equals_whole(shard_group *world, void *context)
     shard_tensors *parameters = shard_parameters(parallel);
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *p = shard_tensors_at(parameters, i);
-        bool split = shard_tensor_placement(p).kind == SHARD_SPLIT;
-        ck_assert_ptr_eq(shard_tensor_replica_group(p), split ? shard_mesh_data_group(mesh) : shard_tensor_replica_group(p));
+        ck_assert_ptr_null(shard_tensor_replica_group(p));
     }
     shard_tensors_destroy(parameters);
     shard_module_destroy(whole);

@@ -264,7 +264,7 @@ static void refuses_to_destroy(shard_group *world, void *context)
 
 START_TEST(test_owned_groups)
 {
-    run_job(2, refuses_to_destroy, NULL);
+    run_job(4, refuses_to_destroy, NULL);
 }
 END_TEST
 

@@ -91,8 +91,8 @@ SHARD_API shard_mesh *shard_mesh_create_with(const shard_mesh_options *options);
 /* Destroys the mesh and its groups. NULL is fine. Every rank of the world calls it. */
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 
-/* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh. NULL with
- * the error set (ARGUMENT) where the mesh has no such axis. */
+/* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh; of all ranks it is
+ * shard_world(). NULL with the error set (ARGUMENT) where the mesh has no such axis. */
 SHARD_API shard_group *shard_mesh_group(const shard_mesh *mesh, const char *axis);
 /* The ranks with this rank's coordinate along the axis: the replicas of what is split over it. Belongs to the mesh. NULL
  * with the error set (ARGUMENT) where the mesh has no such axis. */

@@ -116,9 +116,13 @@ static shard_status compare_grids(const grid *grids)
                        grid_text(&grids[found.odd], text[0]), found.usual_ranks, grid_text(&grids[found.usual], text[1]));
 }
 
-static shard_group *split_world(int color)
+/* A group of all ranks is the world itself: an error of one rank breaks that one for none of them. */
+static shard_group *split_world(int color, int ranks)
 {
-    shard_group *group = shard_group_split(shard_world(), color);
+    shard_group *world = shard_world();
+    if (ranks == shard_group_size(world))
+        return world;
+    shard_group *group = shard_group_split(world, color);
     if (group)
         group->is_owned = true;
     return group;
@@ -127,13 +131,13 @@ static shard_group *split_world(int color)
 /* The axis's two kinds of groups. With two axes the replicas of one are the ranks along the other. */
 static shard_status make_groups_of(shard_mesh *mesh, int axis, int rank)
 {
-    int stride = 1;
+    int stride = 1, size = mesh->grid.size[axis];
     for (int i = axis + 1; i < mesh->grid.axes; i++)
         stride *= mesh->grid.size[i];
-    mesh->coordinate[axis] = rank / stride % mesh->grid.size[axis];
-    mesh->along[axis] = split_world(rank - mesh->coordinate[axis] * stride);
+    mesh->coordinate[axis] = rank / stride % size;
+    mesh->along[axis] = split_world(rank - mesh->coordinate[axis] * stride, size);
     if (mesh->along[axis] && mesh->grid.axes != 2)
-        mesh->replicas[axis] = split_world(mesh->coordinate[axis]);
+        mesh->replicas[axis] = split_world(mesh->coordinate[axis], shard_group_size(shard_world()) / size);
     return shard_last_status();
 }
 
@@ -155,6 +159,11 @@ static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *opti
     return status;
 }
 
+static shard_group *replicas_of(const shard_mesh *mesh, int axis)
+{
+    return mesh->grid.axes == 2 ? mesh->along[1 - axis] : mesh->replicas[axis];
+}
+
 shard_mesh *shard_mesh_create_with(const shard_mesh_options *given)
 {
     SHARD_FUNCTION("shard_mesh_create");
@@ -167,8 +176,15 @@ shard_mesh *shard_mesh_create_with(const shard_mesh_options *given)
         return NULL;
     }
     for (int axis = 0; axis < mesh->grid.axes; axis++)
-        mesh->along[axis]->replicas = mesh->grid.axes == 2 ? mesh->along[1 - axis] : mesh->replicas[axis];
+        if (!mesh->along[axis]->is_world) /* whose replicas are this rank alone */
+            mesh->along[axis]->replicas = replicas_of(mesh, axis);
     return mesh;
+}
+
+static void free_group(shard_group *group)
+{
+    if (group && !group->is_world)
+        shard_group_free(group);
 }
 
 void shard_mesh_destroy(shard_mesh *mesh)
@@ -176,8 +192,8 @@ void shard_mesh_destroy(shard_mesh *mesh)
     if (!mesh)
         return;
     for (int axis = 0; axis < mesh->grid.axes; axis++) {
-        shard_group_free(mesh->along[axis]);
-        shard_group_free(mesh->replicas[axis]);
+        free_group(mesh->along[axis]);
+        free_group(mesh->replicas[axis]);
     }
     free(mesh);
 }
@@ -204,7 +220,7 @@ shard_group *shard_mesh_group(const shard_mesh *mesh, const char *axis)
 shard_group *shard_mesh_replica_group(const shard_mesh *mesh, const char *axis)
 {
     int found = axis_of(mesh, "shard_mesh_replica_group", axis);
-    return found >= 0 ? mesh->along[found]->replicas : NULL;
+    return found >= 0 ? replicas_of(mesh, found) : NULL;
 }
 
 int shard_mesh_coordinate(const shard_mesh *mesh, const char *axis)
