@@ -137,11 +137,8 @@ static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_ent
  * its parameters, so that they start their reductions in one order. */
 static bool is_full(const shard_bucket *bucket, const shard_bucket_entry *next, size_t bytes)
 {
-    size_t size = 0;
-    for (int64_t i = 0; i < bucket->count; i++)
-        size += (size_t)shard_parameter_even_size(bucket->entries[i].parameter) * shard_dtype_size(bucket->unit->dtype);
     bool ends = bucket->entries[bucket->count - 1].prefix != next->prefix;
-    return size >= (ends ? bytes : 2 * bytes);
+    return bucket->even_bytes >= (ends ? bytes : 2 * bytes);
 }
 
 /* Whether the parameter gets a separate bucket, which is streamed in row blocks. */
@@ -215,6 +212,7 @@ static shard_status cut(shard_buckets *buckets, shard_bucket_entry *candidates, 
         SHARD_TRY(shard_grow(&bucket->entries, &bucket->capacity, bucket->count + 1, sizeof *bucket->entries));
         shard_bucket_entry *entry = &bucket->entries[bucket->count++];
         *entry = candidates[i];
+        bucket->even_bytes += (size_t)shard_parameter_even_size(entry->parameter) * shard_dtype_size(bucket->unit->dtype);
         shard_tensor_ref(entry->parameter);
         bucket->turn = turn_of(candidates, count, i, options);
     }

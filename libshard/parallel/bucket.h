@@ -41,6 +41,7 @@ typedef struct shard_bucket {
     shard_unit *unit;
     shard_bucket_entry *entries;
     int64_t count, capacity;
+    size_t even_bytes;            /* of the entries, each with the even size of its shards */
     int64_t turn;                 /* a higher number is earlier in backward; all differ */
     shard_row_blocks *row_blocks; /* NULL: the bucket is not streamed */
     bool defers;                  /* the gradient of its only parameter may be deferred */
