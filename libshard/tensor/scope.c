@@ -23,9 +23,10 @@ static void count_unscoped(shard_tensor *tensor)
                       MANY_UNSCOPED);
 }
 
-void shard_scope_count_freed(void)
+void shard_scope_forget_unscoped(shard_tensor *tensor)
 {
-    unscoped--;
+    unscoped -= tensor->unscoped;
+    tensor->unscoped = false;
 }
 
 void shard_scope_open(shard_scope *scope)
@@ -64,7 +65,10 @@ void shard_scope_adopt(shard_tensor *tensor)
 
 shard_tensor *shard_keep(shard_tensor *tensor)
 {
-    if (!tensor || !tensor->scope)
+    if (!tensor)
+        return NULL;
+    shard_scope_forget_unscoped(tensor);
+    if (!tensor->scope)
         return tensor;
     if (tensor->previous)
         tensor->previous->next = tensor->next;

@@ -7,8 +7,8 @@
 /* Adds a new tensor to the innermost scope, which takes over its first reference, if a scope is open. */
 void shard_scope_adopt(shard_tensor *tensor);
 
-/* Counts down: a tensor that was made outside of any scope was freed. */
-void shard_scope_count_freed(void);
+/* A tensor was freed, or is kept on purpose: it does not count any more as one that was made outside of any scope. */
+void shard_scope_forget_unscoped(shard_tensor *tensor);
 
 /* Moves the result of a function from the function's own scope to the scope around it. A tensor of another scope (an
  * input that is passed through) stays there. */

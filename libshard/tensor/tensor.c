@@ -244,8 +244,7 @@ void shard_tensor_unref(shard_tensor *tensor)
 {
     if (!tensor || --tensor->references)
         return;
-    if (tensor->unscoped)
-        shard_scope_count_freed();
+    shard_scope_forget_unscoped(tensor);
     if (tensor->history)
         tensor->history->drop(tensor->history);
     shard_free_leaf(tensor->leaf);

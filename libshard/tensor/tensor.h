@@ -42,7 +42,7 @@ struct shard_tensor {
 
     /* The scope that releases it; NULL: none. */
     shard_scope *scope;
-    bool unscoped; /* made where no scope was open */
+    bool unscoped; /* made where no scope was open, and neither released nor kept since */
     shard_tensor *next, *previous;
 };
 
