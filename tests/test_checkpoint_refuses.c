@@ -28,6 +28,12 @@ static void places(shard_group *world, void *context)
     check_error(shard_last_status(), "*cannot create /proc/x.safetensors.tmp.*: *");
     shard_save(list, NULL, NULL);
     check_error(shard_last_status(), "*shard_save: path is NULL");
+    shard_save(list, "", NULL);
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_save: path is empty*");
+    shard_save(list, "", NULL, .local = true);
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_save: path is empty*");
+    shard_save_checkpoint(list, "", 1, NULL);
+    check_error(shard_last_status(), "*shard_save_checkpoint: directory is empty*");
     shard_save(NULL, "/nowhere", NULL);
     check_error(shard_last_status(), "*shard_save: tensors is NULL");
     ck_assert_int_eq(scratch_count(".tmp"), 0);

@@ -233,6 +233,8 @@ static shard_status check(const char *function, const shard_tensors *tensors, co
 {
     if (!tensors || !directory)
         return shard_null_argument(function, tensors ? "directory" : "tensors");
+    if (!*directory)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: directory is empty: \".\" is the working directory", function);
     if (step < 0)
         return shard_error(SHARD_ERROR_ARGUMENT, "%s: the step is %" PRId64 ", below 0", function, step);
     if (keep < 2 && keep != 0)

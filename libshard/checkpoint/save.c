@@ -38,6 +38,8 @@ static shard_status check_arguments(const shard_saving *s, const char *path)
 {
     if (!path)
         shard_null_argument(s->function, "path");
+    else if (!*path)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: path is empty: give the name of a file", s->function);
     if (!s->world)
         return check_local(s);
     char *quoted = path ? shard_format("\"%s\"", path) : NULL;
