@@ -241,6 +241,8 @@ static const struct {
     {"WORLD_SIZE", "-3", "environment variable WORLD_SIZE is \"-3\", *"},
     {"WORLD_SIZE", "2", "WORLD_SIZE says that 2 ranks were started, but nothing connects them *"},
     {"SHARD_TF32", "maybe", "environment variable SHARD_TF32 is \"maybe\", not a whole number in [[]0, 1]"},
+    {"SHARD_MPI_COUNT", "0", "environment variable SHARD_MPI_COUNT is \"0\", not a whole number in [[]1, 1073741824]"},
+    {"SHARD_PLUGIN_PATH", "/usr/lib:build", "SHARD_PLUGIN_PATH has the folder build, which is not absolute*"},
     {"SHARD_NCCL", "2", "environment variable SHARD_NCCL is \"2\", not a whole number in [[]0, 1]"},
     {"SHARD_TIMEOUT", "1h", "environment variable SHARD_TIMEOUT is \"1h\", *"},
     {"SHARD_TRANSPORT", "tcp", "SHARD_TRANSPORT is \"tcp\"; *"},

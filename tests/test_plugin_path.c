@@ -166,7 +166,7 @@ START_TEST(test_relative)
     setenv("SHARD_PLUGIN_PATH", "/one:build", 1);
     looked[0] = '\0';
     ck_assert_ptr_null(shard_plugin_load("test", "symbol", "it is not there", "install it", false));
-    check_error(SHARD_ERROR_UNAVAILABLE, "SHARD_PLUGIN_PATH has the folder build, which is not absolute*");
+    check_error(SHARD_ERROR_ARGUMENT, "SHARD_PLUGIN_PATH has the folder build, which is not absolute*");
     ck_assert_str_eq(looked, "");
 }
 END_TEST

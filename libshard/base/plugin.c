@@ -10,6 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The variable with folders of plugins. */
+#define FOLDERS "SHARD_PLUGIN_PATH"
+
 const shard_plugin_base shard_plugin_own_base = {
     .version = SHARD_PLUGIN_VERSION,
     .error = shard_error,
@@ -69,15 +72,14 @@ static char *list_folders(const char *first, uid_t *owner)
     return shard_format("%s:%s:%s/libshard:%s%s%s", first, own, own, absolute ? "" : own, absolute ? "" : "/", added_folder);
 }
 
-/* Folders of the environment must not depend on the folder that the program was started in. */
-static shard_status check_absolute(const char *folders)
+shard_status shard_plugin_check_folders(void)
 {
+    const char *folders = shard_env_path(FOLDERS, "");
     for (size_t length; *folders; folders += length + (folders[length] == ':')) {
         length = strcspn(folders, ":");
         if (length > 0 && folders[0] != '/')
-            return shard_error(SHARD_ERROR_UNAVAILABLE,
-                               "SHARD_PLUGIN_PATH has the folder %.*s, which is not absolute: begin it with /", (int)length,
-                               folders);
+            return shard_error(SHARD_ERROR_ARGUMENT, FOLDERS " has the folder %.*s, which is not absolute: begin it with /",
+                               (int)length, folders);
     }
     return SHARD_OK;
 }
@@ -121,11 +123,10 @@ static shard_status check_trusted(const char *path, uid_t owner)
 void *shard_plugin_load(const char *name, const char *symbol, const char *missing, const char *install, bool global)
 {
     char path[PATH_MAX];
-    const char *first = shard_env_path("SHARD_PLUGIN_PATH", "");
-    if (check_absolute(first) != SHARD_OK)
+    if (shard_plugin_check_folders() != SHARD_OK)
         return NULL;
     uid_t owner = 0;
-    char *folders = list_folders(first, &owner);
+    char *folders = list_folders(shard_env_path(FOLDERS, ""), &owner);
     if (!folders)
         return NULL;
     bool found = find_plugin(folders, name, path, sizeof path);

@@ -33,12 +33,16 @@ extern const shard_plugin_base shard_plugin_own_base;
  * another version of the library. */
 bool shard_plugin_begin(const shard_plugin_base *base);
 
+/* ARGUMENT if a folder of SHARD_PLUGIN_PATH is not absolute: plugins must not depend on the folder that the program was started
+ * in. */
+shard_status shard_plugin_check_folders(void);
+
 /* Loads libshard-<name>.so and finds `symbol` in it. It is searched for in the absolute folders of SHARD_PLUGIN_PATH
  * (not read in set-uid programs), in the library's folder and in its subfolder libshard, and in the folder of
  * shard_plugin_add_folder. The file and its folder must belong to root, to the user or to the owner of the library's file, and
- * must not be writable by every user. NULL with the error set (UNAVAILABLE): the text ends in `missing` if the file is not there
- * ("this libshard was built without ..."), in `install` if it cannot be loaded ("Debian and Ubuntu: apt install ..."). `global`:
- * the plugin's symbols are visible to the libraries that it loads. */
+ * must not be writable by every user. NULL with the error set, that of shard_plugin_check_folders or UNAVAILABLE: the text ends
+ * in `missing` if the file is not there ("this libshard was built without ..."), in `install` if it cannot be loaded ("Debian and
+ * Ubuntu: apt install ..."). `global`: the plugin's symbols are visible to the libraries that it loads. */
 void *shard_plugin_load(const char *name, const char *symbol, const char *missing, const char *install, bool global);
 
 /* Of a program that has the library inside and is installed apart from it: the plugins' folder, absolute or relative to the

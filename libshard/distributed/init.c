@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/plugin.h"
 #include "comm/function.h"
 #include "comm/preflight.h"
 #include "distributed/finalize.h"
@@ -31,7 +32,8 @@ static shard_status check_environment(void)
     int64_t value;
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         SHARD_TRY(shard_env_integer(switches[i], 0, 0, 1, &value));
-    return SHARD_OK;
+    SHARD_TRY(shard_env_integer("SHARD_MPI_COUNT", 1, 1, 1 << 30, &value));
+    return shard_plugin_check_folders();
 }
 
 /* A rank that ends by exit without shard_finalize leaves the others waiting, and an exit code of 0 would
