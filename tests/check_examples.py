@@ -28,7 +28,7 @@ def check(shardrun, source, program):
     for ranks in RANKS.get(source.stem, (1, 2)):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([shardrun, "-n", str(ranks), program], cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode != 0 or done.stdout != wanted:
+        if done.returncode != 0 or done.stdout != wanted or "shardrun: " in done.stderr:
             problems.append(f"{source.name} on {ranks} rank(s): exit code {done.returncode}, printed\n{done.stdout}{done.stderr}"
                             f"instead of\n{wanted}")
     return problems

@@ -61,7 +61,12 @@ expect "a rank that leaves" 1 "rank 2: error peer: rank 1 has left: it did not c
 expect "the deadline" 1 "rank 0: error timeout: rank 1 did not come to shard_barrier within 1 s" \
     "$shardrun" -n 3 "$program" late 1
 expect "ranks that do not want to end" 4 "^shardrun: ending 2 ranks\$" "$shardrun" -n 3 "$program" stubborn 1
-expect "ranks without a world" 0 "none of the 2 ranks called shard_init.* shard_init_with" "$shardrun" -n 2 "$program" lonely
+expect "ranks without a world" 0 "none of the 2 ranks called shard_init or shard_init_with" "$shardrun" -n 2 "$program" lonely
+for setting in SHARD_TIMEOUT=abc SHARD_TF32=yes SHARD_TRANSPORT=mpi; do
+    expect "no world because of $setting, which the program does not mind" 0 "^2 errors, 0 of shardrun\$" \
+        sh -c '"$@" 2>&1 | awk "/^shard error: /{ ranks++ } /^shardrun: /{ own++ } END { print 0 + ranks \" errors, \" 0 + own \" of shardrun\" }"' \
+        sh env $setting "$shardrun" -n 2 sh -c '"$0" threads; exit 0' "$program"
+done
 
 expect "help" 0 "^Usage: shardrun -n N" "$shardrun" --help
 expect "no number" 2 "how many ranks" "$shardrun" "$program"

@@ -451,16 +451,15 @@ static void parse(int count, char **arguments)
     }
 }
 
-/* Ranks that have not joined were N independent programs. */
+/* Ranks that never tried to join were N independent programs. */
 static void warn_of_loners(void)
 {
     for (int i = 0; i < job.size; i++)
         if (atomic_load(&job.segment->ranks[i].state) != SHARD_RANK_ABSENT)
             return;
     if (job.size > 1 && job.exit_code == 0)
-        say("shardrun: none of the %d ranks called shard_init: they were %d programs of one rank each, unless %s joins them by "
-            "shard_init_with\n",
-            job.size, job.size, printable(job.command[0]));
+        say("shardrun: none of the %d ranks called shard_init or shard_init_with: they were %d programs of one rank each\n",
+            job.size, job.size);
 }
 
 static void report_lost_output(void)

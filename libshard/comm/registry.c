@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "comm/backends.h"
+#include "comm/shm/segment.h"
 
 #include <string.h>
 
@@ -30,6 +31,11 @@ const shard_transport *shard_launched_transport(void)
     if (shard_env_string("SHARD_SHM_FD", NULL))
         return &shard_shm_transport;
     return shard_mpi_launched() ? &shard_mpi_transport : &shard_self_transport;
+}
+
+void shard_note_call_of_init(void)
+{
+    shard_segment_note_call();
 }
 
 const shard_transport *shard_joining_transport_at(int number)

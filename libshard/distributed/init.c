@@ -7,6 +7,7 @@
 #include "base/plugin.h"
 #include "comm/function.h"
 #include "comm/preflight.h"
+#include "comm/registry.h"
 #include "distributed/finalize.h"
 #include "distributed/threads.h"
 
@@ -93,6 +94,7 @@ static shard_status begin_job(shard_group *joined)
 shard_status shard_init(int *argc, char ***argv)
 {
     SHARD_FUNCTION("shard_init");
+    shard_note_call_of_init();
     SHARD_TRY(begin("shard_init"));
     return begin_job(shard_world_open(argc, argv));
 }
@@ -100,6 +102,7 @@ shard_status shard_init(int *argc, char ***argv)
 shard_status shard_init_with(const shard_init_options *given)
 {
     SHARD_FUNCTION("shard_init_with");
+    shard_note_call_of_init();
     SHARD_READ_OPTIONS(shard_init_options, SHARD_INIT_OPTIONS_INIT, options, given);
     if (!options_ok)
         return shard_last_status();

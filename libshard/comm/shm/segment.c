@@ -1,5 +1,5 @@
-/* The launcher's side of the segment. Uses nothing else of the library, so
- * that a launcher is a small program. */
+/* The segment's file and its head. Uses nothing else of the library, so that a
+ * launcher is a small program. */
 #include "comm/shm/segment.h"
 
 #include <errno.h>
@@ -94,4 +94,17 @@ shard_segment *shard_segment_map(int file)
     munmap(segment, sizeof *segment);
     errno = EPROTO;
     return NULL;
+}
+
+void shard_segment_note_call(void)
+{
+    const char *file = getenv("SHARD_SHM_FD"), *rank = getenv("RANK");
+    shard_segment *segment = file && rank ? shard_segment_map(atoi(file)) : NULL;
+    if (!segment)
+        return;
+    int number = atoi(rank);
+    uint32_t absent = SHARD_RANK_ABSENT;
+    if (number >= 0 && number < segment->world_size)
+        atomic_compare_exchange_strong(&segment->ranks[number].state, &absent, SHARD_RANK_CALLED);
+    munmap(segment, sizeof *segment);
 }

@@ -23,8 +23,9 @@
 #define SHARD_SEGMENT_TEXT 512
 #define SHARD_SEGMENT_DOING 200
 
-/* LEAVING: it waits in shard_finalize for the others. LEFT: none waits for it any more. FAILED: it has left with an error. */
-enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEAVING, SHARD_RANK_LEFT, SHARD_RANK_FAILED };
+/* LEAVING: it waits in shard_finalize for the others. LEFT: none waits for it any more. FAILED: it has left with an error.
+ * CALLED: as ABSENT, but it has called shard_init or shard_init_with, which failed, or joined the world by another transport. */
+enum { SHARD_RANK_ABSENT, SHARD_RANK_JOINED, SHARD_RANK_LEAVING, SHARD_RANK_LEFT, SHARD_RANK_FAILED, SHARD_RANK_CALLED };
 
 typedef struct shard_segment_rank {
     _Atomic uint32_t state;
@@ -79,6 +80,9 @@ int shard_segment_make_lifeline(shard_segment *segment);
 /* For a child, before it becomes rank `rank`: sets its environment. 0, or
  * -1 with errno set. */
 int shard_segment_set_environment(int file, int rank, int world_size);
+
+/* For a rank: CALLED, in the segment of its launcher, if there is one. */
+void shard_segment_note_call(void);
 
 /* Unmaps and closes. */
 void shard_segment_close(shard_segment *segment, int file);

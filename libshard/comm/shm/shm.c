@@ -83,10 +83,11 @@ static shard_status take_place(const shm_world *world, int rank)
     if (!shm_lock(world, F_WRLCK, rank))
         return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: another process is rank %d already", rank);
     shard_segment_rank *entry = &world->segment->ranks[rank];
-    uint32_t absent = SHARD_RANK_ABSENT;
-    if (!atomic_compare_exchange_strong(&entry->state, &absent, SHARD_RANK_JOINED))
+    uint32_t state = atomic_load(&entry->state);
+    if (state != SHARD_RANK_ABSENT && state != SHARD_RANK_CALLED)
         return shard_error(SHARD_ERROR_UNAVAILABLE,
                            "shm: rank %d has been in this world before; a job's world can be joined once", rank);
+    atomic_store(&entry->state, SHARD_RANK_JOINED);
     return SHARD_OK;
 }
 
