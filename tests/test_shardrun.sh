@@ -39,6 +39,8 @@ expect "tagged lines of both streams" 0 "^0 broken of 20001\$" env LENGTH=200000
     sh "$shardrun" -n 1 --tag sh -c "yes | head -n 20000 >&2 & $long; wait"
 expect "tagged output that cannot be written" 1 "^shardrun: output that could not be written is lost: No space left" \
     sh -c '"$@" >/dev/full' sh "$shardrun" -n 1 --tag echo line
+expect "tagged output that is closed" 1 "^shardrun: output that could not be written is lost: Bad file descriptor" \
+    sh -c '"$@" >&-' sh "$shardrun" -n 1 --tag echo line
 
 # Ranks see that their reader has ended, with --tag as without.
 for tag in '' --tag; do

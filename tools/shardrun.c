@@ -482,8 +482,21 @@ static void choose_signals(sigset_t *taken)
             sigaddset(taken, passed_on[i]);
 }
 
+/* Files that are opened later must not take the numbers of standard files that the caller has closed. Ranks do not inherit
+ * these, and a write to one fails. */
+static void fill_standard_files(void)
+{
+    int file;
+    do
+        file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    while (file >= 0 && file <= STDERR_FILENO);
+    if (file >= 0)
+        close(file);
+}
+
 int main(int count, char **arguments)
 {
+    fill_standard_files();
     parse(count, arguments);
     for (size_t i = 0; i < CHANGED_SIGNALS; i++) {
         struct changed_signal *s = &changed_signals[i];
