@@ -45,7 +45,7 @@ SHARD_API SHARD_CHECKED shard_status shard_take_gradient_rows(shard_tensor *grad
 SHARD_API bool shard_set_grad_enabled(bool enabled);
 SHARD_API bool shard_grad_enabled(void);
 
-/* SHARD_NO_GRAD { ... }: nothing inside is recorded. break and continue leave the block alone, as SHARD_SCOPE. */
+/* SHARD_NO_GRAD { ... }: nothing inside is recorded. break and continue leave only the block, as of SHARD_SCOPE. */
 static inline void shard_restore_grad_enabled(const bool *before)
 {
     shard_set_grad_enabled(*before);

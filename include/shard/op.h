@@ -30,7 +30,7 @@ SHARD_BEGIN_C
  * SHARD_AUTOCAST(SHARD_BFLOAT16) { loss = ...; }: the forward in 16 bits where that is safe, as torch.autocast. The backward,
  * inside or after the block, runs in the types of the forward. Parameters and their gradients stay float32. SHARD_FLOAT16 needs
  * a shard_grad_scaler, as its range is small. SHARD_FLOAT32 switches autocast off inside another block. The mode belongs to the
- * thread. break and continue leave the block alone, as SHARD_SCOPE. docs/mixed-precision.md has the type of each operation, and
+ * thread. break and continue leave only the block, as of SHARD_SCOPE. docs/mixed-precision.md has the type of each operation, and
  * how sums over ranks are rounded.
  */
 #define SHARD_AUTOCAST(dtype) \

@@ -274,7 +274,7 @@ SHARD_API void shard_release(shard_tensor *tensor);
 SHARD_API shard_tensor *shard_keep(shard_tensor *tensor);
 
 /* SHARD_SCOPE { ... }: tensors that are made inside and not kept are released at its end, also if the block is left
- * by return, goto, break or continue. break and continue leave the block alone: a loop around it goes on. Scopes nest. */
+ * by return, goto, break or continue. break and continue leave only the block: a loop around it goes on. Scopes nest. */
 typedef struct shard_scope {
     struct shard_scope *outer;
     shard_tensor *first;
