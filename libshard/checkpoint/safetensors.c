@@ -89,7 +89,8 @@ static const struct other_format {
     {"\x93NUMPY", 6, "a NumPy file", NUMPY},
     {"\x1f\x8b\x08", 3, "a gzip file", "gunzip"},
     {"version ", 8, "a pointer of Git LFS", "git lfs pull"},
-    {"{", 1, "JSON, perhaps the index of several files", "shard-checkpoint merge, which makes one file of an index's"},
+    {"{", 1, "JSON, perhaps the index of several files",
+     "shard-checkpoint merge, which makes one file of those that an index names"},
 #undef TORCH
 #undef NUMPY
 };
