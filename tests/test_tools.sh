@@ -69,9 +69,9 @@ expect "a check with programs of its build" 1 "^0 passed, 1 failed, 0 skipped\$"
 mv tools/build.real tools/build
 # shellcheck disable=SC2016 # the shell's
 expect "which end with it" 0 "^ended" sh -c 'for _ in 1 2 3 4 5 6 7 8 9; do
-    grep -qs "^State:.[^XZ]" "/proc/$(cat pid)/status" || { echo ended && break; }
+    grep -qs "^State:.[^XZ]" "/proc/$(cat pid)/status" || { echo ended && exit; }
     sleep 0.2
-done; kill "$(cat pid)" 2>/dev/null || true'
+done; kill "$(cat pid)"'
 
 # tools/bundle removes no other files. It comes as far as apt-get.
 cp "$source/tools/bundle" tools
