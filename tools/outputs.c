@@ -11,7 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-/* Bytes of a line that stays whole. Longer ones are passed on in several lines. */
+/* Bytes that a stream has for its line, at first and at most: longer lines are passed on as several. */
 #define LINE_FIRST 4096
 #define LINE_MOST (16 << 20)
 
@@ -26,7 +26,7 @@ typedef struct output {
 } output;
 
 static output outputs[2]; /* of STDOUT_FILENO and STDERR_FILENO */
-static bool same;         /* both are one file: all goes through the first, or a line could begin within another */
+static bool same;         /* both are one file: all goes through the first, as a line could else begin within another */
 
 static output *output_of(int file)
 {

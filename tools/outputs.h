@@ -45,7 +45,8 @@ bool stream_open(stream *s, int rank, int from, int to);
 
 void stream_close(stream *s);
 
-/* The same of a rank's stream. Closes it if its reader has gone: the rank's next write then ends as if it wrote there. */
+/* What to poll for a rank's stream, and what to do when it is ready. A stream whose reader has gone is closed: the rank's next
+ * write then ends as if it wrote to that reader. */
 struct pollfd stream_poll(stream *s);
 void stream_read(stream *s);
 

@@ -51,7 +51,7 @@ static const char usage[] = "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT
                             "set) in its environment. If a rank fails, the others are ended, and shardrun exits with\n"
                             "its exit code, or 128 + its signal. SIGINT, SIGTERM and SIGHUP are passed on; ranks that\n"
                             "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
-                            "SIGUSR1 and SIGUSR2 are passed on, too, and say nothing of the job's end.\n"
+                            "SIGUSR1 and SIGUSR2 are passed on, too, and end nothing by themselves.\n"
                             "Where some ranks have ended well, the others have SHARD_TIMEOUT seconds to come to\n"
                             "shard_finalize; behind it they may take as long as they like.\n"
                             "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
