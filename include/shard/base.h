@@ -71,8 +71,8 @@ SHARD_BEGIN_C
  * A value without its field's name, as in shard_sgd(parameters, 0.1), does not compile, nor does such a macro in C++.
  *
  * In standard C `...` may not be empty, so the last of the other arguments is in it, too. SHARD_OPTIONS makes that
- * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning. A struct's size is
- * that of one with an assertion, as an initializer has no other place for it.
+ * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning. The assertion that the
+ * first option has a name is in the struct whose size is taken: an initializer has no other place for one.
  */
 #ifdef __cplusplus
 #define SHARD_GIVEN(...) shard_this_macro_is_for_C_call_its_function_whose_name_ends_in_with_or_of

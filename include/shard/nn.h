@@ -366,9 +366,9 @@ SHARD_API SHARD_CHECKED shard_status shard_module_set_parameter(shard_module *mo
 SHARD_API SHARD_CHECKED shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
 /* Replaces a child, here or below, by its dotted name. The old one is destroyed with all modules below it, as model.fc = head in
- * PyTorch. The module owns the new one from now on, as of shard_module_add_child, also after an error. Errors: ARGUMENT, no such
- * child, and those of shard_module_add_child; the module is unchanged then. Call it before data parallel and optimizers are made.
- * Not collective. */
+ * PyTorch. The module owns the new one from now on. Errors: ARGUMENT, no such child, and those of shard_module_add_child; the
+ * module is unchanged then, and the new one is destroyed or stays with its owner, as there. Call it before data parallel and
+ * optimizers are made. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_module_set_child(shard_module *module, const char *name, shard_module *child);
 
 /* A child, parameter or buffer, which is the module's: it is not released. The name may be dotted, as in a state dict: "0.bias"

@@ -1,4 +1,4 @@
-/* Uses nothing else of the library, as shardrun has it, too. */
+/* Uses nothing else of the library, as it is a part of shardrun, too. */
 #include "base/cores.h"
 
 #include <limits.h>

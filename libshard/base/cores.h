@@ -13,7 +13,7 @@ typedef struct shard_cpu_quota {
 /* The least of the groups that this process belongs to. */
 shard_cpu_quota shard_find_cpu_quota(void);
 
-/* Cores that this process is bound to, as many as its quota pays for; at least 1. */
+/* Cores that this process is bound to, or that its quota pays for if these are fewer; at least 1. */
 int shard_count_cores(void);
 
 /* A folder that is read in place of / by tests. */
