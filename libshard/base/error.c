@@ -48,10 +48,23 @@ const char *shard_last_error(void)
     return current_text;
 }
 
-void shard_clear_error(void)
+static _Atomic uint64_t cleared;
+
+static void forget(void)
 {
     begin_error(SHARD_OK);
     current_text[0] = '\0';
+}
+
+void shard_clear_error(void)
+{
+    atomic_fetch_add(&cleared, current_status != SHARD_OK);
+    forget();
+}
+
+uint64_t shard_errors_cleared(void)
+{
+    return atomic_load(&cleared);
 }
 
 uint64_t shard_error_serial(void)
@@ -64,7 +77,7 @@ void shard_keep_error(shard_kept_error *kept)
     kept->status = current_status;
     kept->serial = current_serial;
     memcpy(kept->text, current_text, sizeof kept->text);
-    shard_clear_error();
+    forget();
 }
 
 void shard_put_back_error(const shard_kept_error *kept)

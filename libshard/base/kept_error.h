@@ -18,6 +18,9 @@ typedef struct shard_kept_error {
 /* The serial number of the thread's error: no other error of this process has it. 0: there is none. */
 uint64_t shard_error_serial(void);
 
+/* How many errors shard_clear_error has cleared, on all threads. */
+uint64_t shard_errors_cleared(void);
+
 /* Clears the thread's error, which *kept has then. */
 void shard_keep_error(shard_kept_error *kept);
 /* Replaces the thread's error, or its absence, by the kept one. */

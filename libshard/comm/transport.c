@@ -1,5 +1,6 @@
 #include "comm/transport.h"
 
+#include "base/kept_error.h"
 #include "comm/function.h"
 
 #include <inttypes.h>
@@ -32,6 +33,17 @@ int shard_group_world_rank(const shard_group *group, int rank)
 const char *shard_group_transport(const shard_group *group)
 {
     return group ? group->transport->name : "self";
+}
+
+const char *shard_group_broken_prefix(uint64_t *since)
+{
+    uint64_t now = shard_errors_cleared() + 1;
+    if (*since == 0)
+        *since = now;
+    return *since == now
+               ? ""
+               : "this group cannot be used any more, as a rank waited in it in vain: load the last checkpoint in a new "
+                 "job; it was: ";
 }
 
 /* ---- ranks by name ---- */

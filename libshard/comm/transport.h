@@ -156,9 +156,9 @@ struct shard_group {
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
 
-/* Before the first error of a group that cannot be used again, in later ones. */
-#define SHARD_GROUP_BROKEN                                                                                                       \
-    "this group cannot be used any more, as a rank waited in it in vain: load the last checkpoint in a new job; it was: "
+/* What precedes the error of a group that cannot be used again. It is empty until an error has been cleared after the first of
+ * these calls, before which *since is 0. */
+const char *shard_group_broken_prefix(uint64_t *since);
 
 /* Seconds that a wait of the group may take. */
 static inline double shard_group_patience(const shard_group *group, double timeout)

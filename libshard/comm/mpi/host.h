@@ -19,6 +19,7 @@ typedef struct shard_mpi_host {
     shard_status (*env_integer)(const char *name, int64_t fallback, int64_t low, int64_t high, int64_t *value);
     int (*find_culprits)(const shard_waits *waits, int rank, bool *culprits);
     void (*write_culprits)(int size, const bool *culprits, const char *doing, const char *waited_in, char *text, size_t bytes);
+    const char *(*broken_prefix)(uint64_t *since); /* shard_group_broken_prefix */
     void (*log)(shard_log_level level, const char *format, ...) SHARD_PRINTF(2, 3);
 } shard_mpi_host;
 

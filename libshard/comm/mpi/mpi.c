@@ -55,6 +55,7 @@ static shard_status open_mpi(shard_group *world, int *argc, char ***argv)
         .env_integer = shard_env_integer,
         .find_culprits = shard_find_culprits,
         .write_culprits = shard_write_culprits,
+        .broken_prefix = shard_group_broken_prefix,
         .log = shard_log_message,
     };
     const struct mpi_kind *kind = launched_kind();

@@ -37,15 +37,15 @@ typedef struct mpi_notice {
 
 /* The state of another rank, as this rank knows it. */
 typedef struct mpi_peer {
-    bool left;                           /* it comes to no collective any more; at the end of the job: it calls MPI_Finalize */
-    bool ready;                          /* it calls MPI_Finalize */
-    double failed_since;                 /* since when it has waited in some group with an error; 0: it does not */
-    shard_status failed_status;          /* with which */
-    char said[SHARD_COMM_TEXT];     /* why, if it failed; else "" */
+    bool left;                  /* it comes to no collective any more; at the end of the job: it calls MPI_Finalize */
+    bool ready;                 /* it calls MPI_Finalize */
+    double failed_since;        /* since when it has waited in some group with an error; 0: it does not */
+    shard_status failed_status; /* with which */
+    char said[SHARD_COMM_TEXT]; /* why, if it failed; else "" */
     mpi_notice aborted;
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
-    mpi_answer *received;                                                                   /* with its last answer */
+    mpi_answer *received;                                                               /* with its last answer */
 } mpi_peer;
 
 /* MPI is one of a kind in a process, and so is this. */
@@ -61,24 +61,25 @@ typedef struct mpi_world {
     bool failed;       /* this rank has an error, or a wait was given up: requests are left, so the job must be aborted */
     bool has_error;    /* it leaves with an error, which is printed */
     char failure[SHARD_COMM_TEXT]; /* which error, for the others; "" while it has not failed */
-    mpi_peer *peers;   /* [size] */
-    shard_group *waiting; /* the group that this rank waits in, or NULL */
-    uint64_t wait;        /* its name */
-    bool finalizing;      /* it waits for the others to be ready for MPI_Finalize */
-    int64_t most;      /* elements of one MPI call, whose counts are int; SHARD_MPI_COUNT */
+    mpi_peer *peers;               /* [size] */
+    shard_group *waiting;          /* the group that this rank waits in, or NULL */
+    uint64_t wait;                 /* its name */
+    bool finalizing;               /* it waits for the others to be ready for MPI_Finalize */
+    int64_t most;                  /* elements of one MPI call, whose counts are int; SHARD_MPI_COUNT */
 } mpi_world;
 extern mpi_world mpi;
 
 /* A group's state. */
 typedef struct mpi_group {
     MPI_Comm comm;
-    uint64_t number;     /* the group's: the same on all ranks, and of no other group */
-    uint64_t sequence;   /* of the checked collective that this rank waited in last ... */
-    uint64_t waits;      /* ... and how many times in that one */
-    shard_status broken; /* not OK: a rank did not come; with the text, for good */
+    uint64_t number;       /* the group's: the same on all ranks, and of no other group */
+    uint64_t sequence;     /* of the checked collective that this rank waited in last ... */
+    uint64_t waits;        /* ... and how many times in that one */
+    shard_status broken;   /* not OK: a rank did not come; with the text, for good */
+    uint64_t broken_since; /* of broken_prefix */
     char text[SHARD_COMM_TEXT];
     char mine[SHARD_EXCHANGE_BYTES]; /* the memory of exchange, which must outlive a wait that was given up */
-    char *all;           /* [size][SHARD_EXCHANGE_BYTES] */
+    char *all;                       /* [size][SHARD_EXCHANGE_BYTES] */
 } mpi_group;
 
 /* Waits until the requests are done. TIMEOUT or PEER, for good, if ranks do not come. */
@@ -141,11 +142,11 @@ _Noreturn void mpi_abort(void);
 void mpi_watch(const char *what);
 void mpi_watch_end(void);
 
-#define MPI_TRY(call)                                       \
-    do {                                                    \
-        shard_status mpi_try_ = mpi_check((call), #call);   \
-        if (mpi_try_ != SHARD_OK)                           \
-            return mpi_try_;                                \
+#define MPI_TRY(call)                                                                                                            \
+    do {                                                                                                                         \
+        shard_status mpi_try_ = mpi_check((call), #call);                                                                        \
+        if (mpi_try_ != SHARD_OK)                                                                                                \
+            return mpi_try_;                                                                                                     \
     } while (0)
 
 /* PEER if a rank is known to have left with an error, or its device has failed. */

@@ -60,7 +60,7 @@ static shard_status give_up(shard_group *group, shard_status status, const char 
     mpi.failed = true;
     snprintf(state->text, sizeof state->text, "%s", text);
     snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
-    return mpi.host->error(status, "%s", text);
+    return mpi.host->error(status, "%s%s", mpi.host->broken_prefix(&state->broken_since), text);
 }
 
 /* It has failed and waits, and not just in passing. */
@@ -171,7 +171,7 @@ shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number)
 {
     mpi_group *state = group->state;
     if (state->broken)
-        return mpi.host->error(state->broken, SHARD_GROUP_BROKEN "%s", state->text);
+        return mpi.host->error(state->broken, "%s%s", mpi.host->broken_prefix(&state->broken_since), state->text);
     mpi.waiting = group;
     mpi.wait = name_of_next_wait(group);
     mpi_come_to(mpi.wait);

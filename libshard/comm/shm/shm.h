@@ -41,13 +41,13 @@ typedef struct shm_area {
 /* The state of the world in this process. */
 typedef struct shm_world {
     shard_segment *segment;
-    int file;          /* the launcher's descriptor */
-    int locks;         /* the same file, opened by this process: that description has the locks, and is not mapped,
-                          as a mapping that a forked child has would keep it */
-    int rank;          /* this process's in the world */
-    int spins;         /* before a wait gives way */
-    int references;    /* groups that use it */
-    bool watched;      /* by a thread, for the launcher's end */
+    int file;       /* the launcher's descriptor */
+    int locks;      /* the same file, opened by this process: that description has the locks, and is not mapped,
+                       as a mapping that a forked child has would keep it */
+    int rank;       /* this process's in the world */
+    int spins;      /* before a wait gives way */
+    int references; /* groups that use it */
+    bool watched;   /* by a thread, for the launcher's end */
     pthread_t watcher;
 } shm_world;
 
@@ -56,14 +56,14 @@ typedef struct shm_group {
     shm_world *world;
     shard_segment_group *entry;
     shm_area *area;
-    int64_t bytes;   /* of the area */
-    char *exchange;  /* [2][size][SHARD_EXCHANGE_BYTES] */
-    char *chunks;    /* [2][size][chunk] */
-    char *results;   /* [2][chunk] */
-    int64_t chunk;   /* bytes of one */
-    uint32_t round;  /* rounds that this rank has come to */
-    bool whole;      /* the world itself, whose end is this rank's leaving */
-    bool failed;     /* a collective of this rank has failed with the error of the group's area */
+    int64_t bytes;         /* of the area */
+    char *exchange;        /* [2][size][SHARD_EXCHANGE_BYTES] */
+    char *chunks;          /* [2][size][chunk] */
+    char *results;         /* [2][chunk] */
+    int64_t chunk;         /* bytes of one */
+    uint32_t round;        /* rounds that this rank has come to */
+    bool whole;            /* the world itself, whose end is this rank's leaving */
+    uint64_t broken_since; /* of shard_group_broken_prefix */
 } shm_group;
 
 /* This rank's entry in the segment. */

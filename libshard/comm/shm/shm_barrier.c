@@ -65,7 +65,6 @@ static void sleep_a_while(shm_area *area, uint32_t round)
 static shard_status fail_broken(shm_group *state)
 {
     shm_area *area = state->area;
-    const char *before = state->failed ? SHARD_GROUP_BROKEN : "";
     double start = shard_seconds();
     uint32_t broken = atomic_load(&area->broken);
     while (broken != SHM_BROKEN && shard_seconds() - start < 1) {
@@ -75,8 +74,8 @@ static shard_status fail_broken(shm_group *state)
     if (broken != SHM_BROKEN)
         return shard_error(SHARD_ERROR_PEER, "rank %u died or stopped while it wrote an error of its group",
                            broken - SHM_BREAKING);
-    state->failed = true;
-    return shard_error((shard_status)area->status, "%s%.*s", before, SHARD_COMM_TEXT - 1, area->text);
+    return shard_error((shard_status)area->status, "%s%.*s", shard_group_broken_prefix(&state->broken_since), SHARD_COMM_TEXT - 1,
+                       area->text);
 }
 
 static shard_status break_group(shm_group *state, shard_status status, const char *text)
