@@ -102,7 +102,7 @@ static shard_tensor *split_sum(const step *s, const net *n, shard_tensor *x)
 static shard_tensor *split_loss(const step *s, const net *n, shard_tensor *x)
 {
     shard_tensor *logits = inside(s, n, shard_linear(x, n->leaf[NET_COLUMN], n->leaf[NET_COLUMN_BIAS]));
-    return shard_mul(x, shard_cross_entropy(logits, net_labels(x)));
+    return shard_mul(x, shard_cast(shard_cross_entropy(logits, net_labels(x)), shard_tensor_dtype(x)));
 }
 
 static shard_tensor *residual(const step *s, const net *n, shard_tensor *x)

@@ -235,7 +235,7 @@ static double *step(int64_t classes, shard_dtype dtype, bool dense, use *before,
                 shard_data(logits);
             ck_assert(!dense || !is_apart(logits));
             shard_tensor *first = before(logits), *ce = shard_cross_entropy(logits, labels);
-            loss = shard_add(shard_add(first, after(logits)), ce);
+            loss = shard_add(shard_add(shard_cast(first, ce->dtype), shard_cast(after(logits), ce->dtype)), ce);
             shard_release(logits);
             check_ok(shard_backward(loss));
         }

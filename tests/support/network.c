@@ -63,6 +63,12 @@ UNARY(relu, shard_relu(x))
 UNARY(gelu, shard_gelu(x))
 UNARY(gelu_tanh, shard_gelu_tanh(x))
 UNARY(scale, shard_scale(x, -1.5))
+/* x times y, which may be of another dtype. */
+static shard_tensor *times(shard_tensor *x, shard_tensor *y)
+{
+    return shard_mul(x, shard_cast(y, shard_tensor_dtype(x)));
+}
+
 UNARY(square, shard_mul(x, x))
 UNARY(two_uses, shard_add(x, shard_gelu(x)))
 UNARY(softmax, shard_softmax(x))
@@ -96,13 +102,13 @@ shard_tensor *net_labels(const shard_tensor *x)
     return shard_from_host(label, SHARD_SHAPE(x->shape.dim[0]), .dtype = SHARD_INT64);
 }
 UNARY(embedding, shard_mul(x, shard_embedding(n->leaf[NET_TABLE], net_labels(x), -1)))
-UNARY(cross_entropy, shard_mul(x, shard_cross_entropy(x, net_labels(x))))
+UNARY(cross_entropy, times(x, shard_cross_entropy(x, net_labels(x))))
 
 static shard_tensor *quarters(const shard_tensor *x)
 {
     return shard_full(shard_tensor_shape(x), 0.25, .dtype = shard_tensor_dtype(x));
 }
-UNARY(binary_cross_entropy, shard_mul(x, shard_binary_cross_entropy_with_logits(x, quarters(x))))
+UNARY(binary_cross_entropy, times(x, shard_binary_cross_entropy_with_logits(x, quarters(x))))
 
 static shard_tensor *cube_forward(shard_custom_op *op, int inputs, shard_tensor *const *input)
 {
@@ -191,12 +197,6 @@ static shard_tensor *margin(const net *n, shard_tensor *x)
 static shard_tensor *same_labels(const shard_tensor *x)
 {
     return shard_full(SHARD_SHAPE(x->shape.dim[0]), 2, .dtype = SHARD_INT64);
-}
-
-/* x times y, which may be of another dtype. */
-static shard_tensor *times(shard_tensor *x, shard_tensor *y)
-{
-    return shard_mul(x, shard_cast(y, shard_tensor_dtype(x)));
 }
 
 /* x times 1 + y / 4, for y of a number for each row. */
