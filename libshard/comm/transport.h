@@ -156,7 +156,7 @@ struct shard_group {
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };
 
-/* What precedes the error of a group that cannot be used again. It is empty until an error has been cleared after the first of
+/* The text before the error of a group that cannot be used again. It is empty until an error has been cleared after the first of
  * these calls, before which *since is 0. */
 const char *shard_group_broken_prefix(uint64_t *since);
 
