@@ -366,6 +366,11 @@ START_TEST(test_gradient_only)
         }
     ck_assert_double_gt(loss[0], 0.1);
     ck_assert_double_eq(loss[1], 0);
+    SHARD_SCOPE /* the mean over no element */
+    {
+        shard_tensor *none = shard_zeros(SHARD_SHAPE(0, 30)), *pairs = shard_zeros(SHARD_SHAPE(2, 0), .dtype = SHARD_INT64);
+        ck_assert_double_eq(shard_item(shard_binary_cross_entropy_with_logits(none, pairs, .gradient_only = true)), 0);
+    }
     for (int i = 0; i < 7 * 30; i++)
         ck_assert_double_eq(gradient[0][i], gradient[1][i]);
     values_free(&v);

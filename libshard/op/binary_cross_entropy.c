@@ -196,7 +196,8 @@ shard_tensor *shard_binary_reduce(const shard_binary_call *call)
     if (!sum || !y || !shard_load(SHARD_INPUTS(sum, y), memory) ||
         SHARD_RUN(logits, sum_rows, rows->members, 1, rows->stride, rows->part, SHARD_FLOAT64, false, memory[0], SHARD_FLOAT64) !=
             SHARD_OK ||
-        SHARD_RUN(logits, axpby, 1, call->factor, memory[0], 0.0, memory[0], SHARD_FLOAT64) != SHARD_OK ||
+        SHARD_RUN(logits, axpby, 1, call->gradient_only ? 0.0 : call->factor, memory[0], 0.0, memory[0], SHARD_FLOAT64) !=
+            SHARD_OK ||
         SHARD_RUN(logits, cast, 1, memory[0], SHARD_FLOAT64, memory[1], y->dtype) != SHARD_OK)
         return NULL;
     if (!rows->group && !shard_is_local(logits))
