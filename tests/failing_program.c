@@ -242,14 +242,14 @@ static void trains(int width, int at, int extra, int steps, bool odd)
     shard_mesh_destroy(mesh);
 }
 
-/* The odd rank comes to the world's barrier, the others to that of a mesh group of the same ranks. */
+/* The odd rank comes to the world's barrier, the others to that of a group of the same ranks. */
 static void crosses(bool odd)
 {
-    shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
+    shard_group *all = shard_group_split(shard_world(), 0);
     for (int i = 0; i < 3; i++)
         shard_barrier(shard_world());
-    shard_barrier(odd ? shard_world() : shard_mesh_model_group(mesh));
-    shard_mesh_destroy(mesh);
+    shard_barrier(odd ? shard_world() : all);
+    shard_group_destroy(all);
 }
 
 /* Of four ranks 1 and 2 compute for long. Rank 0 waits for both in vain, and then rank 3 for the second of them. */
