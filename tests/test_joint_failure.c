@@ -254,7 +254,7 @@ static void draws_after_an_error(shard_group *world, void *context)
 {
     (void)context;
     int rank = shard_group_rank(world);
-    int64_t more = (int64_t)1 << 32;
+    int64_t more = 4; /* of the ranks that do not fail */
     shard_manual_seed(5);
     take_draws(rank); /* a rank's own, of which the others do not know */
     check_ok(shard_barrier(world));
@@ -270,6 +270,24 @@ static void draws_after_an_error(shard_group *world, void *context)
     take_draws(2);
     check_ok(shard_barrier(world));
     check_state(5, rank + 2 * more + 2);
+    /* A success with the error set aside, as of shard_async_save_finish, passes over the draws before it alone. */
+    take_draws(rank);
+    if (rank == 1)
+        shard_error(SHARD_ERROR_IO, "disk full");
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    shard_aside_error aside;
+    ck_assert(shard_set_error_aside(world, &aside));
+    check_ok(shard_agree(world));
+    shard_return_error(&aside);
+    take_draws(rank);
+    check_error(shard_last_status(), "rank 1: disk full");
+    check_state(5, rank + 2 * more + 4);
+    /* An error before any draw passes over none, as in a job of one rank. */
+    check_ok(shard_barrier(world));
+    shard_error(SHARD_ERROR_IO, "no such file");
+    shard_agree(world);
+    shard_clear_error();
+    check_state(5, rank + 2 * more + 4);
     if (rank == 1)
         shard_error(SHARD_ERROR_IO, "disk full");
     shard_agree(world);

@@ -179,8 +179,7 @@ SHARD_API bool shard_dtype_is_float(shard_dtype dtype);
  * Values of split tensors do not depend on the number of ranks; dropout of local ones that are parts of a batch needs its
  * option .group for it (shard/op.h). Each initialized tensor and each dropout takes the next draw. The state is this
  * thread's. All ranks of a job run the same program, so they draw the same numbers. A rank that fails may leave draws
- * out: once an error that all ranks have is cleared, each goes on 2^32 draws after its last collective over the world that
- * did not fail.
+ * out: once an error that all ranks have is cleared, each goes on where the rank was that had taken most (docs/errors.md).
  */
 typedef struct shard_random_state {
     int64_t seed; /* the bits of an uint64_t, so that both fields are integers of metadata (shard/checkpoint.h) */

@@ -16,12 +16,10 @@ uint64_t shard_random_secret(void)
     return (uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 8;
 }
 
-/* More draws than a step takes. */
-#define DRAWS_AFTER_ERROR ((int64_t)1 << 32)
-
 static _Thread_local shard_random_state state;
 static _Thread_local shard_random_state common; /* where all ranks were last known to be at the same place of the program */
 static _Thread_local uint64_t joint_error;      /* the serial number of an error since then that all ranks have; 0: none */
+static _Thread_local uint64_t failed_draws;     /* of the rank that took most from `common` to this error */
 
 /* Once the error is cleared: a rank takes no draw for an operand that it has not, so some ranks have taken more than others.
  * Those after `common` may be initial values that live on, and are not taken again. */
@@ -31,8 +29,13 @@ static void pass_over_failed(void)
         return;
     joint_error = 0;
     state = common;
-    state.next_draw = (int64_t)((uint64_t)state.next_draw + DRAWS_AFTER_ERROR);
+    state.next_draw = (int64_t)((uint64_t)state.next_draw + failed_draws);
     common = state;
+}
+
+uint64_t shard_random_draws(void)
+{
+    return (uint64_t)state.next_draw - (uint64_t)common.next_draw;
 }
 
 void shard_random_note_common_place(void)
@@ -41,10 +44,11 @@ void shard_random_note_common_place(void)
     common = state;
 }
 
-void shard_random_note_joint_error(void)
+void shard_random_note_joint_error(uint64_t draws)
 {
     pass_over_failed();
     joint_error = shard_error_serial();
+    failed_draws = draws;
 }
 
 void shard_manual_seed(uint64_t seed)

@@ -34,9 +34,11 @@ void shard_random_take_draws(int64_t count, uint64_t values[2]);
 
 /* All ranks have come to the same place of the program without an error. */
 void shard_random_note_common_place(void);
-/* All ranks have this thread's error, which one of them may have had for some draws: once it is cleared, they go on from the last
- * common place, and pass over the draws that any of them may have taken since. */
-void shard_random_note_joint_error(void);
+/* The draws that this thread has taken since. */
+uint64_t shard_random_draws(void);
+/* All ranks have this thread's error, which one of them may have had for some draws. Once it is cleared, they go on `draws` after
+ * the last common place: those of the rank that had taken most. */
+void shard_random_note_joint_error(uint64_t draws);
 
 /* The draw in this replay. */
 SHARD_KERNEL shard_draw shard_draw_now(shard_draw draw)

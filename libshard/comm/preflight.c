@@ -48,8 +48,9 @@ static shard_error_id id_of_error(const shard_group *group)
     return shard_error_is_joint(1) ? known.id : (shard_error_id){group->world_ranks[group->rank], shard_error_serial()};
 }
 
-/* Of this thread's error: which one it is, and that a group of that size has received it. */
-static void remember_error(shard_error_id id, int size)
+/* Of this thread's error: which one it is, and that a group of that size has received it, of which a rank had taken that many
+ * draws. */
+static void remember_error(shard_error_id id, int size, uint64_t draws)
 {
     known.serial = shard_error_serial();
     known.id = id;
@@ -57,13 +58,13 @@ static void remember_error(shard_error_id id, int size)
     if (size < shard_process.world_size)
         return;
     atomic_fetch_add(&joint_errors, 1);
-    shard_random_note_joint_error();
+    shard_random_note_joint_error(draws);
 }
 
 void shard_note_named_ranks(const shard_group *group)
 {
     if (!shard_error_is_joint(1))
-        remember_error(id_of_error(group), 1);
+        remember_error(id_of_error(group), 1, shard_random_draws());
 }
 
 unsigned shard_joint_errors(void)
@@ -86,6 +87,8 @@ void shard_return_error(const shard_aside_error *aside)
     if (shard_last_status() == SHARD_OK || shard_error_is_joint(aside->known.size))
         known = aside->known;
     shard_put_back_error(&aside->kept);
+    if (shard_error_is_joint(shard_process.world_size)) /* whose draws a success in between has passed over */
+        shard_random_note_joint_error(shard_random_draws());
 }
 
 void shard_write_error(const shard_group *group, char *text, size_t bytes)
@@ -117,10 +120,20 @@ static bool have_same_error(const shard_group *group, shard_error_id id)
     return true;
 }
 
+/* Of the rank that has taken most. */
+static uint64_t most_draws(const shard_group *group)
+{
+    uint64_t most = 0;
+    for (int member = 0; member < group->size; member++)
+        most = shard_received(group)[member].draws > most ? shard_received(group)[member].draws : most;
+    return most;
+}
+
 /* All ranks get the error of the first that has one; each that has one keeps its status. */
 static shard_status fail_together(shard_group *group, int first)
 {
     char mine[SHARD_COMM_TEXT] = "";
+    uint64_t draws = most_draws(group);
     shard_status status = shard_last_status();
     shard_error_id id = shard_received(group)[first].error;
     if (!have_same_error(group, id)) {
@@ -131,7 +144,7 @@ static shard_status fail_together(shard_group *group, int first)
         const char(*texts)[SHARD_COMM_TEXT] = group->peers;
         shard_replace_error(status == SHARD_OK ? SHARD_ERROR_PEER : status, texts[first]);
     }
-    remember_error(id, group->size);
+    remember_error(id, group->size, draws);
     return shard_last_status();
 }
 
@@ -189,6 +202,7 @@ static shard_status fail_mismatched(shard_group *group)
 {
     call_text mine = {0};
     char text[SHARD_COMM_TEXT];
+    uint64_t draws = most_draws(group);
     shard_group_describe(group, mine.call, sizeof mine.call);
     snprintf(mine.arguments, sizeof mine.arguments, "%s", shard_current_function()->arguments);
     size_t used = strlen(mine.call);
@@ -204,7 +218,7 @@ static shard_status fail_mismatched(shard_group *group)
     if (status == SHARD_OK && marked) {
         describe_difference(group, group->peers, marked, text, sizeof text);
         shard_error(SHARD_ERROR_MISMATCH, "%s", text);
-        remember_error((shard_error_id){ALL_RANKS, shard_hash_text(SHARD_HASH_START, text)}, group->size);
+        remember_error((shard_error_id){ALL_RANKS, shard_hash_text(SHARD_HASH_START, text)}, group->size, draws);
     }
     free(marked);
     return shard_last_status();
@@ -264,6 +278,7 @@ static shard_fingerprint make_fingerprint(shard_group *group, const shard_collec
         .root = call->kind == SHARD_COLLECTIVE_BROADCAST ? (uint32_t)call->root : (uint32_t)call->op,
         .status = (int32_t)shard_last_status(),
         .computed = shard_straggler_computed(),
+        .draws = shard_random_draws(),
     };
     if (mine.status != SHARD_OK)
         mine.error = id_of_error(group);

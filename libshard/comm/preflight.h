@@ -11,7 +11,7 @@ typedef struct shard_error_id {
     uint64_t serial; /* shard_error_serial() there */
 } shard_error_id;
 
-#define SHARD_SMALL_BYTES 208
+#define SHARD_SMALL_BYTES 200
 
 /* The description of a collective that the other ranks receive: compared up to `status`. */
 typedef struct shard_fingerprint {
@@ -21,6 +21,7 @@ typedef struct shard_fingerprint {
     uint32_t kind, dtype, root; /* kind with flags for the memory of the data; root is the operation of a reduction */
     int32_t status;             /* not SHARD_OK: the rank has failed */
     double computed;            /* seconds; straggler.h */
+    uint64_t draws;             /* of random numbers, since all ranks were at the same place of the program */
     union {
         unsigned char data[SHARD_SMALL_BYTES];
         shard_error_id error;

@@ -77,7 +77,7 @@ typedef enum shard_abort_notice {
 } shard_abort_notice;
 
 /* The size of a rank's description of its device, by which a device transport is chosen. */
-#define SHARD_OFFER_BYTES 208
+#define SHARD_OFFER_BYTES 200
 
 /* The ranks of shard_init_with; rendezvous.h. */
 typedef struct shard_rendezvous shard_rendezvous;
