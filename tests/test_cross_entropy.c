@@ -617,6 +617,30 @@ START_TEST(weighs_rows)
 }
 END_TEST
 
+/* Out of float16's range, above and below. */
+START_TEST(takes_weights_that_halves_lack)
+{
+    static const float weights[2][3] = {{70000, 1, 2}, {1e-9f, 2e-9f, 4e-9f}};
+    for (int i = 0; i < 2; i++)
+        SHARD_SCOPE {
+            shard_tensor *half = tensor_of((const double[]){1, 2, 3, 4, 5, 6}, SHARD_SHAPE(2, 3), SHARD_FLOAT16);
+            shard_tensor *weight = shard_from_host(weights[i], SHARD_SHAPE(3));
+            shard_tensor *wide = shard_cast(shard_detach(half), SHARD_FLOAT32),
+                         *labels = shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64);
+            shard_tensor *target = shard_full(SHARD_SHAPE(2, 3), 0.25, .dtype = SHARD_FLOAT16), *loss[2];
+            shard_set_requires_grad(half, true);
+            loss[0] = shard_cross_entropy(half, labels, .weight = weight);
+            loss[1] = shard_binary_cross_entropy_with_logits(half, target, .pos_weight = weight);
+            ck_assert_double_eq(shard_item(loss[0]), shard_item(shard_cross_entropy(wide, labels, .weight = weight)));
+            ck_assert_double_eq(shard_item(loss[1]), shard_item(shard_binary_cross_entropy_with_logits(
+                                                         wide, shard_cast(target, SHARD_FLOAT32), .pos_weight = weight)));
+            ck_assert(isfinite(shard_item(loss[0])) && isfinite(shard_item(loss[1])));
+            check_ok(shard_backward(loss[0]));
+            ck_assert_int_eq(shard_tensor_dtype(shard_grad(half)), SHARD_FLOAT16);
+        }
+}
+END_TEST
+
 /* Ranks are those of the logits as they are given, which a cap may make equal. */
 START_TEST(ranks_logits_without_the_cap)
 {
@@ -726,6 +750,7 @@ int main(void)
     tcase_add_test(values, ignores_extreme_rows);
     tcase_add_test(values, sums_a_million_classes);
     tcase_add_test(values, weighs_rows);
+    tcase_add_test(values, takes_weights_that_halves_lack);
     tcase_add_test(values, ranks_logits_without_the_cap);
     tcase_add_test(values, equals_pytorch);
     tcase_add_loop_test(values, equals_pytorch_in_other_ways, 0, OTHER_WAYS);

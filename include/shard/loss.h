@@ -164,7 +164,7 @@ typedef struct shard_binary_cross_entropy_options {
  *              of range, or not larger than the one before it by row and then by class, is an error: none is there twice.
  * As torch.nn.functional.binary_cross_entropy_with_logits. Target, weight and pos_weight get no gradient; weights have
  * any floating dtype. The loss of a reduction is float64 of float64 logits, else float32; those of NONE have the logits' dtype,
- * under SHARD_AUTOCAST float32.
+ * under SHARD_AUTOCAST or with wider weights float32.
  *
  * Logits that are split along classes: all ranks have the same pairs, of all classes, and the same row weights; one number
  * of each rank is gathered, and every rank has the same value. Pairs, row weights or options that differ are an error on

@@ -11,7 +11,7 @@
 typedef struct shard_layer_split {
     shard_split split;
     shard_group *group; /* NULL if it is not split */
-    int64_t multiple;   /* each shard's size is a multiple of this; 0 is 1 */
+    int64_t multiple;   /* each shard's size is a multiple of this; at least 1 */
 } shard_layer_split;
 
 /* A kind of layer that can be split: the functions for its makers and the conversion. */

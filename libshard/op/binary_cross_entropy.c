@@ -260,7 +260,7 @@ shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, 
     shard_scope_open(&scope);
     shard_tensor *wide = options.reduction == SHARD_REDUCTION_NONE ? shard_autocast_wide(logits) : logits;
     shard_tensor *same[] = {wide, target, options.weight, options.pos_weight};
-    shard_autocast_promote(4, same);
+    shard_class_rows_promote(2, same);
     options.weight = same[2];
     options.pos_weight = same[3];
     shard_binary_call call = {.faults = &faults, .rows = {.function = function, .faults = &faults.rows}};

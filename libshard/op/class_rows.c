@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "comm/majority.h"
+#include "op/autocast.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -157,6 +158,25 @@ shard_tensor *shard_class_rows_make(const shard_class_rows *rows, shard_dtype dt
     if (x && !rows->group)
         x->placement = rows->logits->placement;
     return x;
+}
+
+static bool is_half(const shard_tensor *x)
+{
+    return x && shard_dtype_is_float(x->dtype) && shard_dtype_size(x->dtype) == 2;
+}
+
+void shard_class_rows_promote(int weights, shard_tensor **x)
+{
+    enum { LOGITS, TARGET, FIRST_WEIGHT };
+    bool wider = false;
+    for (int i = FIRST_WEIGHT; i < FIRST_WEIGHT + weights; i++)
+        wider = wider || (x[i] && shard_dtype_is_float(x[i]->dtype) && !is_half(x[i]));
+    wider = wider && is_half(x[LOGITS]);
+    for (int i = LOGITS; i <= TARGET && wider; i++) {
+        shard_tensor *wide = is_half(x[i]) ? shard_cast(x[i], SHARD_FLOAT32) : NULL;
+        x[i] = wide ? wide : x[i];
+    }
+    shard_autocast_promote(FIRST_WEIGHT + weights, x);
 }
 
 shard_tensor *shard_class_rows_gradient(shard_node *node, shard_tensor *logits, int64_t pitch)

@@ -64,6 +64,10 @@ bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *we
  * gradient, `name` its name in messages. NULL for NULL. False with the error set. */
 bool shard_class_rows_widen(const shard_class_rows *rows, shard_tensor *x, const char *name, shard_tensor **wide);
 
+/* As shard_autocast_promote, of logits, target and `weights` class weights. Also without autocast, 16-bit logits become float32
+ * where a weight is wider: its values may be out of their range. So do probabilities. */
+void shard_class_rows_promote(int weights, shard_tensor **x);
+
 /* The memory of the logits' gradient, for input 0 of a node. It overwrites logits that no other tensor uses: with many classes they
  * are the largest tensor. Else it has their pitch; of a leaf it is in the memory of the gradient before it. NULL with the error
  * set. */

@@ -403,7 +403,7 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     if (options.margin && !options.normalized)
         logits = shard_margin_logits_of(logits, target, options.margin, options.ignore_index);
     shard_tensor *same[] = {logits, target, options.weight};
-    shard_autocast_promote(3, same);
+    shard_class_rows_promote(1, same);
     call.target = same[1];
     options.weight = same[2];
     shard_tensor *loss = shard_scope_hand_out(cross_entropy(&call, options_ok, same[0], &options), &scope);

@@ -189,12 +189,8 @@ static shard_tensor *with_logits(shard_tensor *x, shard_tensor *weight, shard_te
         weight = shard_cast(weight, x->dtype);
         bias = bias ? shard_cast(bias, x->dtype) : NULL;
     }
-    shard_tensor *logits = shard_linear(x, weight, bias), **weights[] = {&options->weight, &options->pos_weight};
-    bool ok = logits;
-    for (int i = 0; i < 2 && ok; i++)
-        if (*weights[i] && shard_dtype_is_float((*weights[i])->dtype))
-            ok = (*weights[i] = shard_cast(*weights[i], logits->dtype));
-    if (ok)
+    shard_tensor *logits = shard_linear(x, weight, bias);
+    if (logits)
         return shard_binary_cross_entropy_with_logits_with(logits, target, options);
     if (group && options->reduction != SHARD_REDUCTION_NONE)
         shard_group_fail(group); /* its ranks wait for this one */
