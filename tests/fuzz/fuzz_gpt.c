@@ -19,7 +19,7 @@ static void must(bool holds)
         abort();
 }
 
-static char folder[64] = "/tmp/shard-fuzz-XXXXXX", again[80];
+static char folder[64] = "/dev/shm/shard-fuzz-XXXXXX", again[80];
 static const char *const names[] = {"config.json", "vocab.json", "merges.txt"};
 
 static const char *path_of(const char *in, const char *name)

@@ -17,7 +17,7 @@ static void must(bool holds)
         abort();
 }
 
-static char folder[64] = "/tmp/shard-fuzz-XXXXXX", path[96];
+static char folder[64] = "/dev/shm/shard-fuzz-XXXXXX", path[96];
 
 static void write_at(const char *name, const void *content, size_t size)
 {

@@ -21,7 +21,7 @@ static void must(bool holds)
         abort();
 }
 
-static char path[64] = "/tmp/shard-fuzz-XXXXXX";
+static char path[64] = "/dev/shm/shard-fuzz-XXXXXX";
 static row_names names;
 
 static void write_whole(int descriptor, const void *bytes, size_t size)

@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static char folder[64] = "/tmp/shard-fuzz-XXXXXX";
+static char folder[64] = "/dev/shm/shard-fuzz-XXXXXX";
 
 static void must(bool holds)
 {

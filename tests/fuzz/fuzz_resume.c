@@ -23,7 +23,7 @@ static void must(bool holds)
         abort();
 }
 
-static char directory[64] = "/tmp/shard-fuzz-XXXXXX", path[128];
+static char directory[64] = "/dev/shm/shard-fuzz-XXXXXX", path[128];
 
 static void remove_all(void)
 {

@@ -17,7 +17,7 @@ static void must(bool holds)
         abort();
 }
 
-static char path[64] = "/tmp/shard-fuzz-XXXXXX";
+static char path[64] = "/dev/shm/shard-fuzz-XXXXXX";
 
 static void remove_file(void)
 {
