@@ -268,7 +268,7 @@ void shard_refuse_captured_collective(void)
 
 static shard_fingerprint make_fingerprint(shard_group *group, const shard_collective *call, const void *small, size_t bytes)
 {
-    uint64_t function = SHARD_HASH_START ^ shard_current_function()->hash;
+    uint64_t function = shard_hash_word(SHARD_HASH_START ^ shard_current_function()->hash, call->identity);
     shard_fingerprint mine = {
         .sequence = ++group->sequence,
         .layout = shard_hash_words(function, call->counts, call->counts ? group->size : 0),

@@ -16,7 +16,7 @@ typedef struct shard_error_id {
 /* The description of a collective that the other ranks receive: compared up to `status`. */
 typedef struct shard_fingerprint {
     uint64_t sequence;
-    uint64_t layout; /* hash of counts, of the public function and of its identical arguments */
+    uint64_t layout; /* hash of counts, of the data's identity, of the public function and of its identical arguments */
     int64_t count;
     uint32_t kind, dtype, root; /* kind with flags for the memory of the data; root is the operation of a reduction */
     int32_t status;             /* not SHARD_OK: the rank has failed */

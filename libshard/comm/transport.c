@@ -115,6 +115,8 @@ static void describe_data(const shard_group *group, const shard_collective *call
         used += (size_t)snprintf(text + used, bytes - used, " %s", shard_dtype_name(call->dtype));
     if (call->kind == SHARD_COLLECTIVE_BROADCAST && used < bytes)
         used += (size_t)snprintf(text + used, bytes - used, " from rank %d", shard_group_world_rank(group, call->root));
+    if (call->name && used < bytes)
+        used += (size_t)snprintf(text + used, bytes - used, " of %s", call->name);
     if (call->device && used < bytes)
         snprintf(text + used, bytes - used, " in a device's memory");
 }

@@ -50,6 +50,8 @@ typedef struct shard_collective {
     shard_reduce_op op;
     int root;             /* of a broadcast */
     shard_device *device; /* whose memory the data is in; NULL: the host's */
+    uint64_t identity;    /* of the data: a hash that the ranks' calls must have in common; 0: the data has none */
+    const char *name;     /* of the data, for texts; NULL: none */
     bool chooses;         /* the preflight check chooses the device transport, before the check of the collective */
     void *prepared;       /* by the transport's prepare, or NULL */
 } shard_collective;

@@ -32,7 +32,9 @@ shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *n
 {
     const char *dot = strrchr(name, '.');
     uint64_t prefix = shard_hash_bytes(SHARD_HASH_START, name, dot ? (int64_t)(dot - name) : (int64_t)strlen(name));
-    return (shard_bucket_entry){.parameter = parameter, .prefix = prefix, .index = index, .size = shard_numel(parameter)};
+    shard_bucket_entry entry = {.parameter = parameter, .prefix = prefix, .index = index, .size = shard_numel(parameter)};
+    shard_unit_copy_name(entry.name, name);
+    return entry;
 }
 
 /* ---- the parameters of each bucket ---- */
@@ -168,7 +170,7 @@ static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const sha
             return bucket;
         break;
     }
-    shard_unit *unit = shard_unit_create(group, device, dtype);
+    shard_unit *unit = shard_unit_create(group, device, dtype, candidate->name);
     shard_bucket *bucket = unit ? shard_calloc(1, sizeof *bucket) : NULL;
     if (!bucket || shard_grow(&buckets->all, &buckets->capacity, buckets->count + 1, sizeof *buckets->all) != SHARD_OK) {
         shard_unit_close(unit);

@@ -395,6 +395,7 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
         shard_engine_drop(engine, from);
     for (int64_t i = from; i < buckets->count; i++) {
         buckets->all[i]->engine = engine;
+        shard_unit_identify(buckets->all[i]->unit, i);
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
             shard_bucket_entry *entry = &buckets->all[i]->entries[j];
             entry->parameter->leaf->grad_ready = gradient_ready;
@@ -456,10 +457,9 @@ static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
         shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++) {
             const shard_bucket_entry *entry = &bucket->entries[j];
-            entries[(*count)++] = (shard_bucket_entry){.parameter = shard_tensor_ref(entry->parameter),
-                                                       .prefix = entry->prefix,
-                                                       .index = entry->index,
-                                                       .size = entry->size};
+            shard_tensor_ref(entry->parameter);
+            entries[*count] = shard_bucket_candidate(entry->parameter, entry->name, entry->index);
+            entries[(*count)++].prefix = entry->prefix; /* of the whole name */
         }
         give_up(bucket);
     }

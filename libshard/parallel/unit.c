@@ -1,10 +1,13 @@
 #include "parallel/unit.h"
 
+#include "base/hash.h"
 #include "base/math.h"
 
 #include <shard/distributed.h>
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- ranges ---- */
 
@@ -54,7 +57,9 @@ static shard_request *post(shard_unit *unit, shard_collective_kind kind, shard_r
                                    .counts = kind == SHARD_COLLECTIVE_ALL_REDUCE ? NULL : count(unit, range),
                                    .dtype = unit->dtype,
                                    .op = SHARD_SUM,
-                                   .device = unit->device};
+                                   .device = unit->device,
+                                   .identity = shard_hash_word(unit->identity, (uint64_t)range.start),
+                                   .name = unit->name};
     return shard_group_post(unit->group, &call);
 }
 
@@ -110,12 +115,27 @@ shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *fr
 
 /* ---- creation and destruction ---- */
 
-shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype)
+shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype, const char *name)
 {
     shard_unit *unit = shard_calloc(1, sizeof *unit);
-    if (unit)
-        *unit = (shard_unit){.refs = 1, .group = group, .device = device, .dtype = dtype};
+    if (!unit)
+        return NULL;
+    *unit = (shard_unit){.refs = 1, .group = group, .device = device, .dtype = dtype};
+    unit->identity = shard_hash_text(SHARD_HASH_START, name);
+    shard_unit_copy_name(unit->name, name);
     return unit;
+}
+
+void shard_unit_copy_name(char name[SHARD_UNIT_NAME], const char *from)
+{
+    size_t length = strlen(from), most = SHARD_UNIT_NAME - 1;
+    snprintf(name, SHARD_UNIT_NAME, "%s", length > most ? from + length - most : from);
+}
+
+void shard_unit_identify(shard_unit *unit, int64_t number)
+{
+    const int64_t place[] = {(int64_t)unit->group->sequence, number};
+    unit->identity = shard_hash_words(unit->identity, place, 2);
 }
 
 shard_status shard_unit_partition(shard_unit *unit, int64_t *counts)
