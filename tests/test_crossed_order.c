@@ -1,5 +1,7 @@
-/* Ranks that reduce or gather data of the same size in different orders: an error on all ranks, not other parameters' values. */
+/* Ranks whose training differs where no size does, an error on all ranks: they reduce or gather parameters of the same size in
+ * different orders, or one of them steps without a gradient that the others have. */
 #include "support/job.h"
+#include "support/options.h"
 
 #include <string.h>
 
@@ -80,10 +82,72 @@ START_TEST(test_crossed_order)
 }
 END_TEST
 
+/* Ways in which the last rank steps differently. */
+typedef enum other_step { FREEZES, CLEARS, CLEARS_BEFORE_CLIPPING, OTHER_OPTIMIZER, OTHER_STEPS } other_step;
+
+static const char *const step_errors[OTHER_STEPS] = {
+    [FREEZES] = "rank 2 calls shard_step with gradients of 1 of 2 parameters, not of \"second\" while "
+                "ranks 0 and 1 call shard_step with gradients of all 2 parameters from \"first\" on",
+    [CLEARS] = "rank 2 calls shard_step with gradients of 1 of 2 parameters, not of \"second\" while *",
+    [CLEARS_BEFORE_CLIPPING] =
+        "rank 2 calls shard_clip_grad_norm * with gradients of 1 of 2 parameters, not of \"second\" while *",
+    [OTHER_OPTIMIZER] = "rank 2 calls shard_step with gradients of all 1 parameters from \"second\" on while ranks 0 and 1 "
+                        "call shard_step with gradients of all 1 parameters from \"first\" on",
+};
+
+static shard_tensors *list_of(shard_tensor *const *w, int first, int count)
+{
+    static const char *const names[] = {"first", "second"};
+    shard_tensors *list = shard_tensors_create();
+    for (int i = first; i < first + count; i++)
+        check_ok(shard_tensors_add(list, names[i], w[i]));
+    return list;
+}
+
+static void step_otherwise(shard_group *world, void *context)
+{
+    other_step way = *(const other_step *)context;
+    bool last = shard_group_rank(world) == shard_group_size(world) - 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *w[] = {made_up_leaf(SHARD_SHAPE(ROWS, COLUMNS), 1, SHARD_FLOAT32),
+                             made_up_leaf(SHARD_SHAPE(ROWS, COLUMNS), 2, SHARD_FLOAT32)};
+        shard_tensors *list = list_of(w, 0, 2);
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 0.1);
+        shard_optimizer *each[] = {sgd_of_list(list_of(w, 0, 1)), sgd_of_list(list_of(w, 1, 1))};
+        train(w);
+        check_ok(shard_clip_grad_norm(sgd, 1.0, NULL));
+        check_ok(shard_step(sgd));
+        if (way == FREEZES && last)
+            shard_set_requires_grad(w[1], false);
+        check_ok(shard_backward(shard_add(loss_of(w[0]), loss_of(w[1]))));
+        if ((way == CLEARS || way == CLEARS_BEFORE_CLIPPING) && last)
+            shard_zero_grad(w[1]);
+        shard_status status = way == CLEARS_BEFORE_CLIPPING ? shard_clip_grad_norm(sgd, 1.0, NULL)
+                              : way == OTHER_OPTIMIZER      ? shard_step(each[last])
+                                                            : shard_step(sgd);
+        ck_assert_int_eq(status, SHARD_ERROR_MISMATCH);
+        check_error(status, step_errors[way]);
+        shard_optimizer_destroy(each[0]);
+        shard_optimizer_destroy(each[1]);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_other_steps)
+{
+    other_step way = (other_step)_i;
+    run_job(3, step_otherwise, &way);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("crossed order");
     TCase *tcase = test_case(suite, "refuses");
     tcase_add_loop_test(tcase, test_crossed_order, 0, (int)(sizeof cases / sizeof *cases));
+    tcase_add_loop_test(tcase, test_other_steps, 0, OTHER_STEPS);
     return test_run(suite);
 }

@@ -318,6 +318,30 @@ START_TEST(test_swaps_together)
 }
 END_TEST
 
+/* The last rank has updated its averages once more. */
+static void swap_other_averages(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema = shard_ema_create(sgd);
+        for (int i = 0; i <= shard_group_rank(world); i++)
+            check_ok(shard_ema_update(ema));
+        ck_assert_int_eq(shard_ema_swap(ema), SHARD_ERROR_MISMATCH);
+        check_error(SHARD_ERROR_MISMATCH, "*averages of 2 updates*averages of 1 updates*");
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_other_averages)
+{
+    run_job(2, swap_other_averages, NULL);
+}
+END_TEST
+
 /* A frozen parameter stands for its average, which takes no memory, until it trains, whole or partitioned. An average that was
  * begun stays. */
 static void begins_when_it_trains(shard_group *world, void *context)
@@ -579,6 +603,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_ranks, 0, CASES);
     tcase_add_test(tcase, test_takes_little_room);
     tcase_add_test(tcase, test_swaps_together);
+    tcase_add_test(tcase, test_other_averages);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_test(tcase, test_collects_nothing);
     tcase_add_test(tcase, test_errors_of_ranks);

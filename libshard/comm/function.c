@@ -61,8 +61,13 @@ void shard_require_identical(const char *format, ...)
         sprintf(current.arguments + used, "%s%s", used ? "; " : "", text);
 }
 
+void shard_require_identical_hash(uint64_t hash)
+{
+    current.hash = shard_hash_word(current.hash, hash);
+}
+
 void shard_require_identical_path(const char *name, const char *path)
 {
-    current.hash = shard_hash_text(current.hash, path);
+    shard_require_identical_hash(shard_hash_text(SHARD_HASH_START, path));
     shard_require_identical("%s %s", name, path);
 }

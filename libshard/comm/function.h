@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* The size of the text of the identical arguments of one function; a longer text is only hashed. */
-#define SHARD_FUNCTION_ARGUMENTS 240
+#define SHARD_FUNCTION_ARGUMENTS 320
 
 typedef struct shard_function {
     const char *name;                         /* of the outermost public function; NULL: none */
@@ -46,5 +46,7 @@ const char *shard_function_hint(void);
 void shard_require_identical(const char *format, ...) SHARD_PRINTF(1, 2);
 /* The same for a path of any length, after its name: "directory /data/out". Messages have its beginning. */
 void shard_require_identical_path(const char *name, const char *path);
+/* The same for data of which messages have no text. */
+void shard_require_identical_hash(uint64_t hash);
 
 #endif

@@ -168,7 +168,8 @@ static void describe_argument(const char *mine, const char *other, char *text, s
         start = same;
     if (mine[same] == ';' && !other[same])
         start = same + 2;
-    snprintf(text, bytes, " with %.*s", (int)strcspn(mine + start, ";"), mine[start] ? mine + start : "nothing more");
+    const char *found = mine[start] ? mine + start : "nothing more";
+    snprintf(text, bytes, " with %.*s", (int)strcspn(found, ";"), found);
 }
 
 /* "rank 1 calls A while ranks 0 and 2 call B": the first rank whose call is not that of most ranks, and those that make the

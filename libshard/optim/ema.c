@@ -8,6 +8,7 @@
 
 #include <shard/distributed.h>
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 enum { ROOM = 4 << 20 }; /* bytes */
@@ -261,6 +262,9 @@ shard_status shard_ema_swap(shard_ema *ema)
     SHARD_FUNCTION("shard_ema_swap");
     if (!ema)
         shard_null_argument("shard_ema_swap", "ema");
+    const int64_t *updates = ema ? shard_tensor_memory(ema->updates) : NULL;
+    if (updates)
+        shard_require_identical("averages of %" PRId64 " updates", *updates);
     int64_t done = 0;
     if (shard_last_status() == SHARD_OK && begin_all(ema) == SHARD_OK)
         done = exchange_first(ema, ema->optimizer->count);

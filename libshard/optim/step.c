@@ -2,12 +2,14 @@
 #include "optim/optimizer.h"
 #include "optim/zero.h"
 
+#include "base/hash.h"
 #include "comm/function.h"
 #include "device/graph.h"
 
 #include <shard/autograd.h>
 #include <shard/distributed.h>
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -366,6 +368,30 @@ static void require_identical_settings(const shard_optimizer *optimizer)
     free(mine.text);
 }
 
+void shard_optimizer_require_identical_gradients(const shard_optimizer *optimizer)
+{
+    int64_t replicated = 0, count = 0;
+    uint64_t which = SHARD_HASH_START;
+    const char *first = NULL, *missing = NULL;
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (!shard_engine_of(slot->parameter) || shard_parameter_group(slot->parameter) != shard_world())
+            continue;
+        bool has = shard_slot_has_gradient(slot);
+        which = shard_hash_word(shard_hash_text(which, slot->name), has);
+        first = first ? first : slot->name;
+        missing = has || missing ? missing : slot->name;
+        replicated++;
+        count += has;
+    }
+    shard_require_identical_hash(which);
+    if (missing)
+        shard_require_identical("gradients of %" PRId64 " of %" PRId64 " parameters, not of \"%.40s\"", count, replicated,
+                                missing);
+    else if (replicated)
+        shard_require_identical("gradients of all %" PRId64 " parameters from \"%.40s\" on", replicated, first);
+}
+
 shard_status shard_step(shard_optimizer *optimizer)
 {
     SHARD_FUNCTION("shard_step");
@@ -376,6 +402,7 @@ shard_status shard_step(shard_optimizer *optimizer)
         if (check_averaged(optimizer) == SHARD_OK && check_summed(optimizer) == SHARD_OK &&
             shard_optimizer_check_deferred(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             prepare_memory(optimizer);
+        shard_optimizer_require_identical_gradients(optimizer);
         require_identical_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");
