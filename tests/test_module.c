@@ -415,7 +415,7 @@ START_TEST(test_bad_options)
     ck_assert_ptr_null(shard_nn_batch_norm(4, .momentum = 7));
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: momentum 7, eps *");
     ck_assert_ptr_null(shard_nn_batch_norm(4, .eps = -1));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: momentum *, eps -1");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: momentum *, eps -1;*");
     ck_assert_ptr_null(shard_nn_batch_norm(4, .dtype = SHARD_INT64));
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm: dtype int64;*");
     ck_assert_ptr_null(shard_nn_layer_norm(4, NAN));
@@ -430,6 +430,16 @@ START_TEST(test_bad_options)
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_conv2d: stride 0, *");
     ck_assert_ptr_null(shard_nn_conv2d(4, 4, 3, .dilation = -1));
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_conv2d: *dilation -1 *");
+    ck_assert_ptr_null(shard_nn_linear(4, 4, .dtype = SHARD_INT64));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_linear: dtype int64;*");
+    ck_assert_ptr_null(shard_nn_parallel_classifier(4, 4, NULL, .dtype = SHARD_INT32));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_classifier: dtype int32;*");
+    ck_assert_ptr_null(shard_nn_conv2d(4, 4, 3, .dtype = SHARD_UINT8));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_conv2d: dtype uint8;*");
+    ck_assert_ptr_null(shard_nn_embedding(4, 4, -1, .dtype = SHARD_INT64));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: dtype int64;*");
+    ck_assert_ptr_null(shard_nn_prelu(4, .dtype = SHARD_INT64));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_prelu: dtype int64;*");
 }
 END_TEST
 

@@ -261,7 +261,7 @@ static void refuses(shard_group *world, void *context)
 {
     (void)context;
     ck_assert_ptr_null(shard_nn_parallel_embedding(7, 5, 7, SHARD_SPLIT_ROW, world));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_embedding: 7 rows of 5, padding_idx 7 *");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_nn_parallel_embedding: 7 rows of 5, padding_idx 7;*");
     ck_assert_ptr_null(shard_nn_embedding(0, 5, -1));
     check_error(SHARD_ERROR_ARGUMENT, "shard_nn_embedding: 0 rows of 5*");
     ck_assert_ptr_null(shard_nn_parallel_embedding(7, 5, -1, (shard_split)9, world));

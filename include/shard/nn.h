@@ -49,8 +49,10 @@ SHARD_API shard_tensors *shard_state_dict(shard_module *module);
 
 /* ---- layers ---- */
 
-/* A linear layer: y = x W^T + b; weight [out, in], bias [out]. As torch.nn.Linear. NULL with the error set. Not
- * collective. */
+/* Makers of layers, here and in the next two sections: NULL with the error set (ARGUMENT, a size below 1, a dtype that is not
+ * floating, or another option that is out of range; MEMORY). Not collective. */
+
+/* A linear layer: y = x W^T + b; weight [out, in], bias [out]. As torch.nn.Linear. */
 typedef struct shard_nn_linear_options {
     size_t size;
     bool bias; /* Default: true. */
@@ -80,8 +82,8 @@ typedef enum shard_split {
  *     dimension. A COLUMN layer's result is the input of a ROW layer without communication in between (both with one
  *     .split_multiple).
  *   - NONE: the layer is local on each rank, and group is not used.
- * The ranges are those of shard_split_range, in units of .split_multiple; they may be uneven. NULL with the error
- * set. Not collective. As torchshard.nn.ParallelLinear. */
+ * The ranges are those of shard_split_range, in units of .split_multiple; they may be uneven, and empty. As
+ * torchshard.nn.ParallelLinear. */
 #define shard_nn_parallel_linear(in, out, split, ...) \
     SHARD_GIVEN(shard_nn_parallel_linear_with(         \
         in, out, split, SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
@@ -104,8 +106,8 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. In evaluation, in
  * SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks, the module is a plain layer,
  * whose logits are in memory. A 16-bit layer trains in its own type, also under the autocast of the other 16-bit type.
- * docs/classifier.md has replicas, ZeRO, clipping and captures. NULL with the error set. Not collective. As a torch.nn.Linear
- * with Apple's linear_cross_entropy, and an optimizer step in backward.
+ * docs/classifier.md has replicas, ZeRO, clipping and captures. As a torch.nn.Linear with Apple's linear_cross_entropy, and an
+ * optimizer step in backward.
  */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
     SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \
@@ -123,14 +125,13 @@ typedef struct shard_nn_conv2d_options {
 #define SHARD_NN_CONV2D_OPTIONS_INIT {SHARD_NN_CONV2D_OPTIONS_VALUES}
 /* A convolution: weight [out, in / groups, kernel, kernel], bias [out]. The weight's initial values are kaiming normal by fan
  * out, as in torchvision's ResNet; torch.nn.Conv2d has kaiming uniform by fan in (shard_nn_init_kaiming_uniform with .a =
- * sqrt(5)). The bias has PyTorch's. NULL with the error set. Not collective. As torch.nn.Conv2d. */
+ * sqrt(5)). The bias has PyTorch's. As torch.nn.Conv2d. */
 #define shard_nn_conv2d(in, out, ...) \
     SHARD_GIVEN(shard_nn_conv2d_with(in, out, SHARD_OPTIONS(shard_nn_conv2d_options, SHARD_NN_CONV2D_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, const shard_nn_conv2d_options *options);
 
-/* A batch norm: weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. NULL with the error
- * set. Not collective; while training its forward is, over the options' group. As torch.nn.BatchNorm2d and
- * SyncBatchNorm. */
+/* A batch norm: weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. With a group the
+ * forward in training is collective. As torch.nn.BatchNorm2d and SyncBatchNorm. */
 typedef struct shard_nn_batch_norm_options {
     size_t size;
     double momentum, eps; /* Defaults: 0.1, 1e-5. */
@@ -150,8 +151,7 @@ SHARD_API shard_tensor *shard_nn_batch_norm_relu(shard_module *batch_norm, shard
  * ends it. Not collective, but the module's forward is, over group, while training. */
 SHARD_API void shard_nn_sync_batch_norm(shard_module *module, shard_group *group);
 
-/* A layer norm of the last dimension: weight, bias [size]. eps is 1e-5 in torch. NULL with the error set. Not collective. As
- * torch.nn.LayerNorm. */
+/* A layer norm of the last dimension: weight, bias [size]. eps is 1e-5 in torch. As torch.nn.LayerNorm. */
 typedef struct shard_nn_layer_norm_options {
     size_t size;
     bool elementwise_affine; /* false: neither weight nor bias. Default: true. */
@@ -176,7 +176,7 @@ typedef struct shard_nn_embedding_options {
 #define SHARD_NN_EMBEDDING_OPTIONS_VALUES sizeof(shard_nn_embedding_options), INFINITY, 2.0, false, SHARD_FLOAT32
 #define SHARD_NN_EMBEDDING_OPTIONS_INIT {SHARD_NN_EMBEDDING_OPTIONS_VALUES}
 /* weight [count, dim], standard normal, the padding row zeros. The row padding_idx gets no gradient; -1: none.
- * x is int64 [...], the result [..., dim]. As torch.nn.Embedding. NULL with the error set. Not collective. */
+ * x is int64 [...], the result [..., dim]. As torch.nn.Embedding. */
 #define shard_nn_embedding(count, dim, ...) \
     SHARD_GIVEN(shard_nn_embedding_with(   \
         count, dim, SHARD_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS, __VA_ARGS__)))
@@ -187,8 +187,7 @@ SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int6
  * 0), COLUMN along dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is
  * local: the sum of the ranks' results, or their columns, gathered. Shards may be uneven, and empty if there are
  * more ranks than rows or columns. NONE: the layer is local on each rank. Initial values are those of the whole
- * layer. Its forward is collective over group. NULL with the error set. Not collective. As
- * torchshard.nn.ParallelEmbedding. */
+ * layer. Its forward is collective. As torchshard.nn.ParallelEmbedding. */
 #define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
     SHARD_GIVEN(shard_nn_parallel_embedding_with(                        \
         count, dim, padding_idx, split, SHARD_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS, __VA_ARGS__)))
@@ -206,10 +205,7 @@ SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shar
 
 /* ---- activations, dropout, pooling ---- */
 
-/* In this section: NULL with the error set. Not collective. Errors: ARGUMENT, p outside [0, 1]; kernel, stride and padding are
- * checked in the forward. */
-
-/* Modules of shard_relu, shard_gelu and shard_dropout (in training; in evaluation x itself). */
+/* Modules of shard_relu, shard_gelu and shard_dropout (in training; in evaluation x itself), with p in [0, 1]. */
 SHARD_API shard_module *shard_nn_relu(void);
 SHARD_API shard_module *shard_nn_gelu(void);
 SHARD_API shard_module *shard_nn_dropout(double p);
@@ -228,8 +224,7 @@ typedef struct shard_nn_prelu_options {
     {                                                                                                                            \
         SHARD_NN_PRELU_OPTIONS_VALUES                                                                                            \
     }
-/* shard_prelu with a weight [channels]; 1: one slope for all channels. NULL with the error set. Not collective. As
- * torch.nn.PReLU. */
+/* shard_prelu with a weight [channels]; 1: one slope for all channels. As torch.nn.PReLU. */
 #define shard_nn_prelu(...)                                                                                                      \
     SHARD_GIVEN(shard_nn_prelu_with(SHARD_OPTIONS(shard_nn_prelu_options, SHARD_NN_PRELU_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_prelu_options *options);
@@ -237,7 +232,7 @@ SHARD_API shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_pre
 /* Flattens all dimensions but the first into one. Images [n, h, w, c] become rows in the order c, h, w, which PyTorch's have, so
  * that the weight of a linear layer behind it is the same in both; shard_flatten keeps the order h, w, c. As torch.nn.Flatten. */
 SHARD_API shard_module *shard_nn_flatten(void);
-/* stride -1: the kernel's size. */
+/* stride -1: the kernel's size. The forward checks all three numbers. */
 SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);
 SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
 
@@ -352,7 +347,7 @@ SHARD_API void *shard_module_data(const shard_module *module);
 SHARD_API const shard_module_type *shard_module_get_type(const shard_module *module);
 
 /* Adds a tensor by name and sets its requires_grad: true for a parameter, false for a buffer. The module takes a
- * reference. Errors: ARGUMENT, a name that is invalid or in use, a result of an operation; for a NULL tensor the
+ * reference. Errors: ARGUMENT, a name that is empty, has a dot or is in use, a result of an operation; for a NULL tensor the
  * thread's error. Not collective. As register_parameter and register_buffer. */
 SHARD_API SHARD_CHECKED shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 SHARD_API SHARD_CHECKED shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
@@ -361,8 +356,8 @@ SHARD_API SHARD_CHECKED shard_status shard_module_add_buffer(shard_module *modul
  * parameter, or a tensor that cannot be one. Call it before data parallel and optimizers are made. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 /* Adds a child, which the module owns from now on. After an error it is destroyed, but for a child that has a parent
- * already, or that is the module or above it: it stays with its owner. Errors: ARGUMENT, such a child, a name that is invalid
- * or in use. */
+ * already, or that is the module or above it: it stays with its owner. Errors: ARGUMENT, such a child, a name as of
+ * shard_module_add_parameter. */
 SHARD_API SHARD_CHECKED shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child);
 
 /* Replaces a child, here or below, by its dotted name. The old one is destroyed with all modules below it, as model.fc = head in

@@ -25,9 +25,11 @@ shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, cons
     int64_t groups = options.groups;
     if (in < 1 || out < 1 || kernel < 1 || groups < 1 || in % groups || out % groups)
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_nn_conv2d: %" PRId64 " to %" PRId64 " channels, kernel %" PRId64 ", %" PRId64 " groups", in,
-                               out, kernel, groups);
-    if (!shard_check_windows("shard_nn_conv2d", "height and width", options.stride, options.padding, options.dilation))
+                               "shard_nn_conv2d: %" PRId64 " to %" PRId64 " channels, kernel %" PRId64 ", %" PRId64
+                               " groups; all must be at least 1, and the channels multiples of the groups",
+                               in, out, kernel, groups);
+    if (!shard_check_windows("shard_nn_conv2d", "height and width", options.stride, options.padding, options.dilation) ||
+        shard_check_layer_dtype("shard_nn_conv2d", options.dtype) != SHARD_OK)
         return NULL;
     shard_module *module = shard_module_make(&conv2d_type, &options, sizeof options);
     if (!module)

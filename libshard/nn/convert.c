@@ -32,6 +32,13 @@ shard_status shard_check_split(const char *function, shard_split split)
                        (int)split);
 }
 
+shard_status shard_check_layer_dtype(const char *function, shard_dtype dtype)
+{
+    return shard_dtype_is_float(dtype)
+               ? SHARD_OK
+               : shard_error(SHARD_ERROR_ARGUMENT, "%s: dtype %s; a floating one is needed", function, shard_dtype_name(dtype));
+}
+
 shard_status shard_check_multiple(const char *function, int64_t features, int64_t multiple)
 {
     if (multiple >= 1 && features % multiple == 0)

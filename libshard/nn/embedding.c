@@ -85,9 +85,12 @@ static shard_module *make_embedding(const char *function, int64_t count, int64_t
     if (shard_check_split(function, what.split.split) != SHARD_OK)
         return NULL;
     if (count < 1 || dim < 1 || what.padding_idx < -1 || what.padding_idx >= count)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " rows of %" PRId64 ", padding_idx %" PRId64 " (-1: none)",
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "%s: %" PRId64 " rows of %" PRId64 ", padding_idx %" PRId64
+                               "; both numbers must be at least 1, and padding_idx a row, or -1 for none",
                                function, count, dim, what.padding_idx);
-    if (!shard_check_max_norm(function, what.options.max_norm, what.options.norm_type))
+    if (!shard_check_max_norm(function, what.options.max_norm, what.options.norm_type) ||
+        shard_check_layer_dtype(function, what.options.dtype) != SHARD_OK)
         return NULL;
     what.split.multiple = 1;
     if (what.split.split == SHARD_SPLIT_NONE)

@@ -81,6 +81,8 @@ shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_prelu_options
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
                                "shard_nn_prelu: %" PRId64 " channels, init %g; at least 1 and a finite number", channels,
                                options.init);
+    if (shard_check_layer_dtype("shard_nn_prelu", options.dtype) != SHARD_OK)
+        return NULL;
     shard_module *module = shard_module_create(&prelu_type, NULL);
     if (!module)
         return NULL;

@@ -105,6 +105,8 @@ static shard_module *make_linear(const char *function, int64_t in, int64_t out, 
     if (in < 1 || out < 1)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: from %" PRId64 " to %" PRId64 " features; both must be at least 1",
                                function, in, out);
+    if (shard_check_layer_dtype(function, options.dtype) != SHARD_OK)
+        return NULL;
     bool local = split.split == SHARD_SPLIT_NONE; /* a conversion splits it in or out, in units of the multiple */
     bool by_in = split.split == SHARD_SPLIT_ROW || (local && split.multiple > 0 && in % split.multiple == 0);
     if (shard_check_multiple(function, by_in ? in : out, split.multiple) != SHARD_OK)

@@ -30,6 +30,9 @@ extern const shard_split_layer shard_split_linear, shard_split_classifier, shard
 /* ARGUMENT, in the name of the public function, if split is none of the three values. */
 shard_status shard_check_split(const char *function, shard_split split);
 
+/* ARGUMENT, in the name of the public function, unless the dtype of a layer is floating. */
+shard_status shard_check_layer_dtype(const char *function, shard_dtype dtype);
+
 /* ARGUMENT, in the name of the public function, unless the split features are a multiple of a split_multiple. */
 shard_status shard_check_multiple(const char *function, int64_t features, int64_t multiple);
 

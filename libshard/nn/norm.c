@@ -7,15 +7,6 @@
 
 #include <inttypes.h>
 
-/* Parameters of 16-bit layers are float32. */
-static bool check_dtype(const char *function, shard_dtype dtype)
-{
-    if (shard_dtype_is_float(dtype))
-        return true;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: dtype %s; a floating one is needed", function, shard_dtype_name(dtype));
-    return false;
-}
-
 /* ---- batch norm ---- */
 
 static void count_batch(void *batches, void *values, int count)
@@ -94,8 +85,9 @@ shard_module *shard_nn_batch_norm_with(int64_t channels, const shard_nn_batch_no
     if (!options_ok)
         return NULL;
     if (channels < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " channels", function, channels);
-    if (!shard_check_batch_norm(function, options.momentum, options.eps) || !check_dtype(function, options.dtype))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " channels; at least 1 is needed", function, channels);
+    if (!shard_check_batch_norm(function, options.momentum, options.eps) ||
+        shard_check_layer_dtype(function, options.dtype) != SHARD_OK)
         return NULL;
     shard_module *module = shard_module_make(&batch_norm_type, &options, sizeof options);
     if (!module)
@@ -143,8 +135,8 @@ shard_module *shard_nn_layer_norm_with(int64_t size, double eps, const shard_nn_
     if (!options_ok)
         return NULL;
     if (size < 1)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features", function, size);
-    if (!shard_check_layer_norm(function, eps) || !check_dtype(function, options.dtype))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " features; at least 1 is needed", function, size);
+    if (!shard_check_layer_norm(function, eps) || shard_check_layer_dtype(function, options.dtype) != SHARD_OK)
         return NULL;
     shard_module *module = shard_module_make(&layer_norm_type, &(layer_norm_data){eps}, sizeof(layer_norm_data));
     if (!module || !options.elementwise_affine)

@@ -191,7 +191,8 @@ bool shard_check_batch_norm(const char *function, double momentum, double eps)
 {
     if (momentum >= 0 && momentum <= 1 && eps >= 0)
         return true;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, eps %g", function, momentum, eps);
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: momentum %g, eps %g; a momentum in [0, 1] and an eps of at least 0 are needed",
+                function, momentum, eps);
     return false;
 }
 

@@ -93,8 +93,10 @@ bool shard_check_windows(const char *function, const char *direction, int64_t st
 {
     if (stride >= 1 && stride <= INT32_MAX && padding >= 0 && padding <= INT32_MAX && dilation >= 1 && dilation <= INT32_MAX)
         return true;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: stride %" PRId64 ", padding %" PRId64 ", dilation %" PRId64 " along the %s", function,
-                stride, padding, dilation, direction);
+    shard_error(SHARD_ERROR_ARGUMENT,
+                "%s: stride %" PRId64 ", padding %" PRId64 ", dilation %" PRId64
+                " along the %s; stride and dilation must be at least 1, padding at least 0, and all at most %d",
+                function, stride, padding, dilation, direction, INT32_MAX);
     return false;
 }
 

@@ -59,7 +59,7 @@ static shard_tensor *forward(shard_tensor *x, shard_tensor *weight, shard_tensor
 bool shard_check_layer_norm(const char *function, double eps)
 {
     if (!(eps >= 0))
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: eps is %g; it must be at least 0", function, eps);
     return eps >= 0;
 }
 
