@@ -4,10 +4,8 @@
  *
  * Saving and loading never need a whole split tensor on any rank: each rank writes its local shards into the one
  * file, and reads only its local shards (of columns below 256 KiB whole rows). The file does not depend on the number of
- * ranks. It loads a torchvision state dict of Python's safetensors package, and that package loads its files. A file of
- * torch.save is converted in Python:
- *     state = torch.load("old.pth", map_location="cpu") (of a checkpoint: ["state_dict"])
- *     safetensors.torch.save_file(state, "new.safetensors")
+ * ranks. It loads a torchvision state dict of Python's safetensors package, and that package loads its files.
+ * docs/checkpoints.md is the guide; it also converts files of torch.save.
  */
 #ifndef SHARD_CHECKPOINT_H
 #define SHARD_CHECKPOINT_H
@@ -21,6 +19,7 @@ SHARD_BEGIN_C
 typedef struct shard_metadata shard_metadata;
 SHARD_API shard_metadata *shard_metadata_create(void);
 SHARD_API void shard_metadata_destroy(shard_metadata *metadata);
+/* Sets a value, in place of the one that the name had. Errors: ARGUMENT, a name or a string that is not UTF-8. */
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set(shard_metadata *metadata, const char *name, const char *value);
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value);
 /* Printed so that it reads back to the same bits. */
@@ -50,16 +49,9 @@ typedef struct shard_save_options {
  *     buffers.
  *   - Checksums: the metadata of the file has the CRC-64 of each tensor's data and of the header, as crc64.tensors and
  *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
- *   - Atomic: the file is written as path.tmp. and 16 digits, synced and renamed to path, then the directory is
- *     synced. path is the old file or the new one, never a mixture. A failure on one rank (disk full, ulimit -f) is
- *     the same error on all, and the temporary file is removed. After the error that the directory cannot be synced path is
- *     the new file, and after a power failure perhaps the old one. A killed job leaves it; the next save to
- *     path removes it if no living job has locked it, on file systems of several hosts after a day. A replaced file keeps
- *     its permissions.
- *   - Names: the file's name has at most 234 bytes, as the temporary one is 21 longer. The directory must be readable: its sync
- *     opens it.
- *   - Links: path may be a symbolic link, which is followed. A link in a sticky directory that all may write to
- *     (/tmp) must be the caller's or the directory owner's (else IO), as with fs.protected_symlinks.
+ *   - Atomic: path is the old file or the new one, never a mixture, after an error, a kill or a power failure, too. The name of
+ *     the file has at most 234 bytes. docs/checkpoints.md ("Guarantees of a save") has temporary files, links and permissions.
+ *   - Errors, the same on all ranks: IO, as of a full disk; ARGUMENT, a tensor's name that is not UTF-8; MISMATCH.
  * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
  * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
  * torch.save.
@@ -77,14 +69,11 @@ typedef struct shard_async_save shard_async_save;
  * on. As torch.distributed.checkpoint.async_save.
  *   - From the return on, tensors and metadata may change or be destroyed: the file gets the values of this moment.
  *   - path is the old file until the save is complete, in shard_async_save_finish, which must follow, or in the background after
- *     a poll. The guarantees are those of shard_save. A job that is killed before leaves the old file, and a temporary one that
- *     the next save to path removes. A relative path needs the same working directory until then.
+ *     a poll. The guarantees are those of shard_save. A relative path needs the same working directory until then.
  *   - Memory: as many bytes of host memory as this rank writes to the file, until they are written; then the pool of the CPU
- *     keeps them for the next snapshot, and shard_trim_memory returns them to the system. They count as SHARD_MEMORY_WORKSPACE.
- *   - Several saves may be in the background, each with a snapshot. They are polled and finished in the same order on all ranks.
- *     Of two to the same path, the one that is complete last remains.
- *   - shard_finalize gives up a save that was not finished, removes its temporary file, and has the error ARGUMENT. If a poll has
- *     already let it become the new file, the first rank's error says so.
+ *     keeps them for the next snapshot. They count as SHARD_MEMORY_WORKSPACE.
+ *   - Of two saves to the same path in the background, the one that is complete last remains. All ranks poll and finish saves in
+ *     the same order. shard_finalize gives up a save that was not finished, and has the error ARGUMENT.
  * NULL with the error set, on all ranks; nothing is in the background then. Errors: as shard_save; MEMORY, no memory for the
  * snapshot. Collective over the world, unless .local.
  */
