@@ -65,7 +65,7 @@ static const command_option table[] = {
      AT(cuda_graph)},
     {COMMAND_FLAG, "sync-bn", "batch norms see the whole job's batch", AT(sync_bn)},
 
-    {COMMAND_HEADING, "Final layer", NULL},
+    {COMMAND_HEADING, "Last layer", NULL},
     HEAD_ROWS(options, head),
     {COMMAND_CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
      AT(model_parallel_dim), .choices = splits},

@@ -14,7 +14,7 @@ static const command_option table[] = {
     TRAINING_DEVICE_ROW(options, training),
     TRAINING_COMPUTING_ROWS(options, training),
 
-    {COMMAND_HEADING, "Final layer", NULL},
+    {COMMAND_HEADING, "Last layer", NULL},
     HEAD_ROWS(options, head),
     SAMPLE_RATE_ROW(options, sample_rate),
 
