@@ -2,13 +2,14 @@
  * shard/base.h: status and error, element types, the random generator, version.
  *
  * Errors. A maker returns a pointer, and NULL with the error set. Most other functions that can fail return a shard_status.
- * Functions that return a number (shard_item, shard_tensor_size, shard_count_top_k, shard_precision_at_k, shard_schedule_lr), a
- * bool (shard_group_sampler_next) or nothing (shard_set_requires_grad, shard_group_destroy) set the error, too; their comments
- * have the value. A thread keeps its first error until shard_clear_error(). A maker with a NULL operand returns NULL and keeps
- * that error, so that a whole step is written without checks and checked once. docs/errors.md has more.
+ * Functions that return a number, a struct, a bool or nothing set the error, too; their comments have the value. A thread
+ * keeps its first error until shard_clear_error(). A maker with a NULL operand returns NULL and keeps that error, so that a
+ * whole step is written without checks and checked once. docs/errors.md has more.
  *
- * NULL. The comment of a function says for which arguments NULL is allowed. For every other pointer NULL has this
- * result:
+ * Collective. A function is collective where its comment says so: every rank of the group that it names makes the call, in the
+ * same order. Other functions need no other rank.
+ *
+ * NULL. The comment of a function says for which arguments NULL is allowed. For every other pointer NULL has this result:
  *   - a maker or a lookup returns NULL;
  *   - a function with a shard_status returns the thread's error, or ARGUMENT, with the argument's name, if there
  *     is none;

@@ -221,7 +221,8 @@ SHARD_API shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *t
  * leading dimension. No gradient. Of logits that are split along classes a few numbers of each row are gathered. Collective
  * over the logits' group if they are split along classes. */
 SHARD_API shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64_t ignore_index);
-/* How many of the local rows of shard_label_rank's result are < k; -1 with the error set. Not collective. */
+/* How many of the local rows of shard_label_rank's result are < k; -1 with the error set. Waits for the device. Not
+ * collective. */
 SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
 
 /* P@k of multi-label predictions: the fraction of each row's first k of `indices` that is in pairs, averaged over the rows.

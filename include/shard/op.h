@@ -10,10 +10,8 @@
  * (UNSUPPORTED).
  *
  * A rank that has failed still takes part in the collectives of its step, so that all ranks fail with
- * one text. No operation waits for a GPU, except shard_to_device for the GPU that it copies from, shard_sample_classes and
- * shard_sample_correction for a GPU that has the labels, and functions that take a sample of classes for a GPU that has it. An
- * error that only the GPU sees (a label or an index out of range) is reported by the next call that waits for it, or by a later
- * collective. docs/errors.md describes both, and how a program continues after an error.
+ * one text. docs/errors.md says so, how a program continues after an error, which few operations wait for a GPU, and which later
+ * call reports a wrong label or index that a GPU has found.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H
