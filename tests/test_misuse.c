@@ -244,6 +244,8 @@ static const struct {
     {"SHARD_MPI_COUNT", "0", "environment variable SHARD_MPI_COUNT is \"0\", not a whole number in [[]1, 1073741824]"},
     {"SHARD_PLUGIN_PATH", "/usr/lib:build", "SHARD_PLUGIN_PATH has the folder build, which is not absolute*"},
     {"SHARD_NCCL", "2", "environment variable SHARD_NCCL is \"2\", not a whole number in [[]0, 1]"},
+    {"SHARD_DEVICE", "gpu", "SHARD_DEVICE is \"gpu\"; the devices are cpu, cuda and cuda:N"},
+    {"SHARD_DEVICE", "cuda:x", "SHARD_DEVICE is \"cuda:x\"; *"},
     {"SHARD_TIMEOUT", "1h", "environment variable SHARD_TIMEOUT is \"1h\", *"},
     {"SHARD_TRANSPORT", "tcp", "SHARD_TRANSPORT is \"tcp\"; *"},
 };

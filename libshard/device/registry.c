@@ -1,9 +1,10 @@
 /* The devices by name. One of the two places that know which backends exist. */
-#include "device/device.h"
+#include "device/registry.h"
 
 #include "base/env.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "device/device.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -43,6 +44,14 @@ static _Thread_local shard_device *default_device;
 shard_device *shard_default_device(void)
 {
     return default_device ? default_device : shard_device_open(shard_env_string("SHARD_DEVICE", "cpu"));
+}
+
+shard_status shard_device_check_environment(void)
+{
+    const char *name = shard_env_string("SHARD_DEVICE", "cpu");
+    return strcmp(name, "cpu") == 0 || cuda_ordinal(name) >= -1
+               ? SHARD_OK
+               : shard_error(SHARD_ERROR_ARGUMENT, "SHARD_DEVICE is \"%s\"; the devices are cpu, cuda and cuda:N", name);
 }
 
 void shard_set_default_device(shard_device *device)

@@ -8,6 +8,7 @@
 #include "comm/function.h"
 #include "comm/preflight.h"
 #include "comm/registry.h"
+#include "device/registry.h"
 #include "distributed/finalize.h"
 #include "distributed/threads.h"
 
@@ -34,6 +35,7 @@ static shard_status check_environment(void)
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
         SHARD_TRY(shard_env_integer(switches[i], 0, 0, 1, &value));
     SHARD_TRY(shard_env_integer("SHARD_MPI_COUNT", 1, 1, 1 << 30, &value));
+    SHARD_TRY(shard_device_check_environment());
     return shard_plugin_check_folders();
 }
 
