@@ -53,7 +53,7 @@ static const char usage[] = "Usage: shardrun -n N [--tag] [--] PROGRAM [ARGUMENT
                             "then do not end within SHARD_TIMEOUT seconds (600) are killed, by a second signal at once.\n"
                             "SIGUSR1 and SIGUSR2 are passed on, too, and end nothing by themselves.\n"
                             "Where some ranks have ended well, the others have SHARD_TIMEOUT seconds to come to\n"
-                            "shard_finalize; behind it they may take as long as they like.\n"
+                            "shard_finalize; after it they may take as long as they like.\n"
                             "Signals go to all processes that a rank has started. Where all ranks end well, what they\n"
                             "leave in the background goes on, unless it takes part in the job.\n"
                             "\n"

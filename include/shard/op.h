@@ -10,8 +10,8 @@
  * (UNSUPPORTED).
  *
  * A rank that has failed still takes part in the collectives of its step, so that all ranks fail with
- * one text. docs/errors.md says so, how a program continues after an error, which few operations wait for a GPU, and which later
- * call reports a wrong label or index that a GPU has found.
+ * one text. docs/errors.md says how a program continues after an error, which few operations wait for a GPU, and which later call
+ * reports a wrong label or index that a GPU has found.
  */
 #ifndef SHARD_OP_H
 #define SHARD_OP_H
