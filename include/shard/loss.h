@@ -117,10 +117,9 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  * which has the labels is a sample, too, as one of hard negatives.
  *
  * With a sample, the softmax, label smoothing and gradients are those of a layer of these classes alone. Of a classifier's
- * deferred gradient shard_step updates the sampled rows and their optimizer state alone: weight decay and momentum do not move
- * other rows. Micro-batches with one sample, drawn with all their labels, add up to such a gradient. A gradient that is
- * computed as a whole (shard_nn_parallel_classifier says when; of micro-batches with several samples; of a bias always) has
- * zeros in the other rows, which weight decay and momentum then do move. Evaluation takes no sample: all classes.
+ * deferred gradient shard_step updates the sampled rows and their optimizer state alone. A gradient that is computed as a whole,
+ * as that of a bias always is, has zeros in the other rows, which weight decay and momentum then do move. docs/margins.md ("The
+ * loss and the step") says when. Evaluation takes no sample: all classes.
  *
  * Waits for a GPU that has the labels; for labels in host memory no GPU is waited for, neither here nor in the loss. Errors:
  * ARGUMENT, a rate outside [0, 1], a negative step; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al.
