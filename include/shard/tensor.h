@@ -262,7 +262,7 @@ SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
  * (shard/distributed.h). As torch.Tensor.grad. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
 /* The group over which a parameter is replicated. NULL is the world, or, for a split parameter, this rank alone: no
- * other rank is known to have the same local shard. */
+ * other rank is known to have the same local shard. It is set before shard_data_parallel_create and shard_zero_optimizer. */
 SHARD_API shard_group *shard_tensor_replica_group(const shard_tensor *parameter);
 SHARD_API void shard_tensor_set_replica_group(shard_tensor *parameter, shard_group *group);
 
@@ -274,7 +274,9 @@ SHARD_API void shard_release(shard_tensor *tensor);
 SHARD_API shard_tensor *shard_keep(shard_tensor *tensor);
 
 /* SHARD_SCOPE { ... }: tensors that are made inside and not kept are released at its end, also if the block is left
- * by return, goto, break or continue. break and continue leave only the block: a loop around it goes on. Scopes nest. */
+ * by return, goto, break or continue. break and continue leave only the block: a loop around it goes on. Scopes nest.
+ * Without the macro, shard_scope_open fills a struct of the caller's, which stays where it is until shard_scope_close. Scopes are
+ * closed in the reverse order, by the thread that opened them. */
 typedef struct shard_scope {
     struct shard_scope *outer;
     shard_tensor *first;
