@@ -130,6 +130,8 @@ expect "bench_checkpoint in a folder of any name" 0 "^  dd  .* GB/s\$" "$build/t
 expect "bench_checkpoint, no folder" 2 "^usage: bench_checkpoint" "$build/tools/bench_checkpoint"
 
 # Help alone.
+expect "setup --help" 0 "^Jobs: build, images, mpi" "$source/tools/setup" --help
+expect "setup of no job" 1 "^Jobs: build, images, mpi" "$source/tools/setup"
 expect "quickstart --help" 0 "^The whole way on this machine" "$source/tools/quickstart" --help
 expect "quickstart with a word" 1 "^The whole way on this machine" "$source/tools/quickstart" word
 cp "$source/tools/shard-bench" tools
