@@ -19,16 +19,30 @@ static int threads(void)
     return count;
 }
 
+static void add_line(shard_log_level level, int rank, const char *line, void *lines)
+{
+    (void)level, (void)rank;
+    strncat(lines, line, 200);
+}
+
+/* The log names the set that is taken, and no other. */
 START_TEST(takes_the_best)
 {
     unsetenv("SHARD_CPU_ISA");
+    setenv("SHARD_LOG", "debug", 1);
     const shard_device_ops *best = NULL, *kernels;
     const char *set;
+    char lines[1000] = "", wanted[100] = "";
     bool runs;
-    for (int i = 0; (kernels = shard_cpu_kernel_set(i, &set, &runs)); i++)
+    for (int i = 0; (kernels = shard_cpu_kernel_set(i, &set, &runs)); i++) {
         best = runs ? kernels : best;
+        if (runs)
+            snprintf(wanted, sizeof wanted, "cpu: kernels of instruction set %s", set);
+    }
     ck_assert_ptr_nonnull(best);
+    shard_set_log_function(add_line, lines);
     ck_assert_ptr_eq(shard_cpu_kernels(), best);
+    ck_assert_str_eq(lines, wanted);
     ck_assert_int_eq(threads(), 1);
 }
 END_TEST

@@ -65,14 +65,16 @@ static const shard_cpu_head_kernels *picked_head;
 
 static void pick(void)
 {
-    const char *wanted = shard_env_string("SHARD_CPU_ISA", NULL);
+    const char *wanted = shard_env_string("SHARD_CPU_ISA", NULL), *name = NULL;
     for (int i = 0; i < SETS; i++) {
         if ((!wanted || strcmp(wanted, sets[i].name) == 0) && sets[i].runs()) {
             picked = sets[i].kernels;
             picked_head = sets[i].head;
-            shard_log_message(SHARD_LOG_DEBUG, "cpu: kernels of instruction set %s", sets[i].name);
+            name = sets[i].name;
         }
     }
+    if (name)
+        shard_log_message(SHARD_LOG_DEBUG, "cpu: kernels of instruction set %s", name);
 }
 
 const shard_device_ops *shard_cpu_kernels(void)
