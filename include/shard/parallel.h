@@ -20,7 +20,9 @@
  * - With several objects, every rank's backward reaches a parameter of each object. All ranks reach the objects in the same
  *   order. A difference is an error (MISMATCH). If some rank's backward leaves out a parameter that another one reaches, all
  *   ranks have reached the last parameter of one object before the first of the next, and no optimizer has .overlap. Else the
- *   reductions of two objects change places on that rank: a MISMATCH if their sizes differ, and if not wrong sums.
+ *   reductions of two objects change places on that rank, which is a MISMATCH, too.
+ * - No rank freezes a parameter or clears its gradient alone: shard_step and shard_clip_grad_norm compare, of parameters
+ *   that are replicated over the world, which have a gradient (MISMATCH).
  *
  * docs/data-parallel.md and docs/zero.md are the guides.
  */
