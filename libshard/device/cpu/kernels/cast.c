@@ -80,6 +80,10 @@ shard_status KERNEL(cast)(shard_device *device, int64_t n, const void *x, shard_
     (void)device;
     size_t from_size = shard_dtype_size(from), to_size = shard_dtype_size(to);
     bool stream = streams(n, to_size);
+    if (n > 0 && n <= SPAN) { /* as of a row: see FOR_EACH */
+        cast_span(n, x, from, y, to, false);
+        return SHARD_OK;
+    }
 #pragma omp parallel if (n >= PARALLEL)
     {
 #pragma omp for schedule(static) nowait

@@ -40,6 +40,20 @@ enum {
 /* Calls name_float or name_double, for the type in which arrays of the dtype are computed. */
 #define BY_TYPE(dtype, name, ...) ((dtype) == SHARD_FLOAT64 ? name##_double(__VA_ARGS__) : name##_float(__VA_ARGS__))
 
+/* Runs the statement for i = 0 ... count - 1, on several threads if n elements pay for them. Fewer are no parallel region of one
+ * thread: nested in another region, as in the runs of rows of a step, that costs more than a row does. */
+#define FOR_EACH(i, count, n, statement)                      \
+    do {                                                      \
+        if ((n) < PARALLEL) {                                 \
+            for (int64_t i = 0; i < (count); i++)             \
+                statement;                                    \
+        } else {                                              \
+            _Pragma("omp parallel for schedule(static)")      \
+            for (int64_t i = 0; i < (count); i++)             \
+                statement;                                    \
+        }                                                     \
+    } while (0)
+
 #ifdef KERNEL_SET
 /* Elements [start, start + count) of the operand as the result has them. */
 void KERNEL(gather)(const shard_expansion *, int operand, size_t size, const void *x, int64_t start, int64_t count, void *to);

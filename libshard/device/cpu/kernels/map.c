@@ -30,30 +30,41 @@ static void R(map_span)(const map *job, R(map_body) * body, span s, const bool *
             R(store)(job->dtype, stream[k], job->out[k], s.start, s.count, out[k]);
 }
 
+/* The item'th period where something comes before each, else the item'th span. */
+static void R(map_item)(const map *job, R(map_body) * body, int64_t item, const bool *stream)
+{
+    int64_t period = job->period ? job->period : job->n, parts = shard_divide_up(period, SPAN);
+    int64_t index = job->before ? item : item / parts, part = job->before ? 0 : item % parts;
+    int64_t end = job->before ? parts : part + 1;
+    if (job->before)
+        job->before(job->context, index);
+    for (; part < end; part++) {
+        span s = {.start = index * period + part * SPAN, .offset = part * SPAN};
+        s.count = shard_min(SPAN, shard_min(period - s.offset, job->n - s.start));
+        if (s.count > 0)
+            R(map_span)(job, body, s, stream);
+    }
+}
+
 void KERNEL(R(map))(const map *job, R(map_body) * body)
 {
     if (job->n == 0)
         return;
     int64_t period = job->period ? job->period : job->n;
-    int64_t periods = shard_divide_up(job->n, period), parts = shard_divide_up(period, SPAN);
-    int64_t parts_at_once = job->before ? parts : 1;
+    int64_t items = shard_divide_up(job->n, period) * (job->before ? 1 : shard_divide_up(period, SPAN));
     bool stream[MAP_OUTPUTS];
     for (int k = 0; k < MAP_OUTPUTS; k++)
         stream[k] = writes_past_caches(job, k);
-#pragma omp parallel if (job->n >= PARALLEL)
+    if (job->n < PARALLEL) {
+        for (int64_t i = 0; i < items; i++)
+            R(map_item)(job, body, i, stream);
+        return;
+    }
+#pragma omp parallel
     {
 #pragma omp for schedule(static) nowait
-        for (int64_t item = 0; item < periods * parts; item += parts_at_once) {
-            int64_t index = item / parts, part = item % parts;
-            if (job->before)
-                job->before(job->context, index);
-            for (int64_t end = part + parts_at_once; part < end; part++) {
-                span s = {.start = index * period + part * SPAN, .offset = part * SPAN};
-                s.count = shard_min(SPAN, shard_min(period - s.offset, job->n - s.start));
-                if (s.count > 0)
-                    R(map_span)(job, body, s, stream);
-            }
-        }
+        for (int64_t i = 0; i < items; i++)
+            R(map_item)(job, body, i, stream);
         KERNEL(stream_fence)();
     }
 }

@@ -65,9 +65,9 @@ shard_status KERNEL(power_sum)(shard_device *device, int64_t n, double power, co
     (void)device;
     double sums[PIECES];
     int64_t spans = shard_divide_up(n, SPAN), pieces = shard_min(spans, PIECES);
-#pragma omp parallel for schedule(static) if (n >= PARALLEL)
-    for (int64_t i = 0; i < pieces; i++)
-        sums[i] = BY_TYPE(dtype, piece, dtype, x, spans * i / pieces * SPAN, shard_min(spans * (i + 1) / pieces * SPAN, n), power);
+    FOR_EACH(i, pieces, n,
+             sums[i] = BY_TYPE(dtype, piece, dtype, x, spans * i / pieces * SPAN, shard_min(spans * (i + 1) / pieces * SPAN, n),
+                               power));
     *sum = 0;
     for (int64_t i = 0; i < pieces; i++)
         *sum = power == INFINITY ? larger_of(*sum, sums[i]) : *sum + sums[i];

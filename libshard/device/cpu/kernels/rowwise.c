@@ -177,9 +177,7 @@ static void take_step(const void *options, const shard_update *u, const shard_up
         return;
     }
     int64_t rows = u->size / u->columns;
-#pragma omp parallel for schedule(static) if (u->size >= PARALLEL)
-    for (int64_t i = 0; i < rows; i++)
-        BY_TYPE(types->value, step_row, &by, i);
+    FOR_EACH(i, rows, u->size, BY_TYPE(types->value, step_row, &by, i));
 }
 
 shard_status KERNEL(rowwise)(shard_device *device, int64_t count, const shard_update *updates,

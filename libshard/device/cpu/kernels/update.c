@@ -151,9 +151,8 @@ void KERNEL(update)(const map *job, const shard_update *u, const shard_update_ty
         KERNEL(map_float)(job, body);
         return;
     }
-#pragma omp parallel for schedule(static) if (job->n >= PARALLEL)
-    for (int64_t start = 0; start < job->n; start += SPAN)
-        KERNEL(update_span)(job, u, types, body, (span){start, start, shard_min(SPAN, job->n - start)});
+    FOR_EACH(i, shard_divide_up(job->n, SPAN), job->n,
+             KERNEL(update_span)(job, u, types, body, (span){i * SPAN, i * SPAN, shard_min(SPAN, job->n - i * SPAN)}));
 }
 
 /* ---- lists ---- */
@@ -162,6 +161,10 @@ void KERNEL(each_update)(int64_t count, const shard_update *updates, const void 
                          void (*step)(const void *context, const shard_update *, const shard_update_types *))
 {
     int64_t small = 0;
+    if (count == 1) { /* of a run of rows: see FOR_EACH */
+        step(context, updates, &types);
+        return;
+    }
     for (int64_t i = 0; i < count; i++)
         if (updates[i].size < PARALLEL)
             small += updates[i].size;
