@@ -33,22 +33,28 @@ static void R(read)(const call *c, int64_t row, int64_t start, int64_t count, R(
     }
 }
 
-/* The losses of a run's elements, without the row's weight. */
+/* The losses of a run's elements, without the row's weight. Three loops: one for all is scalar code. */
 static void R(losses)(const R(run) * run, int64_t n, real *loss)
 {
     const real *x = run->x, *target = run->target, *weight = run->weight, *positive = run->positive;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        loss[i] = R(exp)(x[i] < 0 ? x[i] : -x[i]);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        loss[i] = R(log1p)(loss[i]);
     if (!target) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            loss[i] = R(shard_binary_loss)(x[i], 0, 1, R(log1p)(R(exp)(x[i] < 0 ? x[i] : -x[i])));
+            loss[i] = R(shard_binary_loss)(x[i], 0, 1, loss[i]);
     } else if (!positive) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            loss[i] = R(shard_binary_loss)(x[i], target[i], 1, R(log1p)(R(exp)(x[i] < 0 ? x[i] : -x[i])));
+            loss[i] = R(shard_binary_loss)(x[i], target[i], 1, loss[i]);
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            loss[i] = R(shard_binary_loss)(x[i], target[i], positive[i], R(log1p)(R(exp)(x[i] < 0 ? x[i] : -x[i])));
+            loss[i] = R(shard_binary_loss)(x[i], target[i], positive[i], loss[i]);
     }
     if (!weight)
         return;
