@@ -273,7 +273,7 @@ struct shard_margin_logits_options {
     {                                                                                                                            \
         SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
     }
-/* Such options with the fields that are given, for .margin of a loss. */
+/* Such options with the fields that are given, for .margin of a loss. They exist until the end of the block around the macro. */
 #define SHARD_MARGIN(...) \
     (&(const shard_margin_logits_options)SHARD_FIELDS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__))
 /* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace (m3 =
