@@ -111,7 +111,9 @@ static bool check_options(const char *function, const shard_cross_entropy_option
         return false;
     }
     if ((unsigned)options->reduction > SHARD_REDUCTION_NONE) {
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduction %d", function, (int)options->reduction);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "%s: there is no reduction %d here; SHARD_REDUCTION_MEAN, SHARD_REDUCTION_SUM and SHARD_REDUCTION_NONE are",
+                    function, (int)options->reduction);
         return false;
     }
     return true;
