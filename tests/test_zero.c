@@ -300,6 +300,44 @@ START_TEST(test_accumulates)
 }
 END_TEST
 
+/* shard_zero_grad of a parameter forgets what it has of the sum, whoever has the range, and no other parameter's gradient. */
+static void forgets(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensors *list = shard_tensors_create();
+        shard_tensor *p[] = {shard_zeros(SHARD_SHAPE(5), .requires_grad = true),
+                             shard_zeros(SHARD_SHAPE(5), .requires_grad = true)};
+        check_ok(shard_tensors_add(list, "forgets", p[0]));
+        check_ok(shard_tensors_add(list, "keeps", p[1]));
+        shard_data_parallel *dp = shard_data_parallel_create(list, .stage = stage);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
+        double values[] = {0, 0};
+        for (int turn = 0; turn < 4; turn++) {
+            check_ok(shard_backward(shard_add(shard_sum(p[0]), shard_scale(shard_sum(p[1]), 2.0))));
+            shard_zero_grad(p[0]);
+            if (turn % 2) /* else there is no gradient to step by */
+                check_ok(shard_backward(shard_add(shard_scale(shard_sum(p[0]), 4.0), shard_sum(p[1]))));
+            check_ok(shard_step(sgd));
+            values[0] -= turn % 2 ? 4 : 0;
+            values[1] -= turn % 2 ? 3 : 2;
+            for (int i = 0; i < 2; i++)
+                for (int64_t j = 0; j < 5; j++)
+                    ck_assert_double_eq(value_at(p[i], j), values[i]);
+        }
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_forgets)
+{
+    run_job(2, forgets, &_i);
+}
+END_TEST
+
 static zero_way halves[] = {
     {.stage = 2},
     {.stage = 1, .overlap = true},
@@ -552,6 +590,7 @@ int main(void)
     tcase_add_test(tcase, test_refuses_a_group);
     tcase = test_case(suite, "beside");
     tcase_add_loop_test(tcase, test_accumulates, 0, (int)(sizeof accumulations / sizeof *accumulations));
+    tcase_add_loop_test(tcase, test_forgets, 0, 4);
     tcase_add_loop_test(tcase, test_shares, 0, (int)(sizeof halves / sizeof *halves));
     tcase_add_loop_test(tcase, test_late, 0, 3);
     tcase = test_case(suite, "failures");

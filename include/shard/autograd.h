@@ -22,7 +22,7 @@ SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
  * Collective as shard_backward. As torch.autograd.backward. */
 SHARD_API SHARD_CHECKED shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 
-/* Clears a leaf's gradient; its memory may be kept for the next one. */
+/* Clears a leaf's gradient, under ZeRO this rank's range of it; its memory may be kept for the next one. */
 SHARD_API void shard_zero_grad(shard_tensor *leaf);
 
 /* Takes the gradient of `count` rows of a matrix from `first` on: [count, columns] of float64 for a float64 matrix, else of

@@ -255,6 +255,7 @@ void shard_zero_grad(shard_tensor *tensor)
     shard_drop_deferred(tensor);
     if (leaf->grad)
         leaf->grad->pending = (shard_pending_sums){0};
+    shard_zero_grad(leaf->grad_range);
 }
 
 /* ---- the walk ---- */

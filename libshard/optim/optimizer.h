@@ -189,9 +189,6 @@ int64_t shard_runs_join(shard_run *all, int64_t count);
 /* Whether the slot has a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
 
-/* Clears the slot's gradient. */
-void shard_slot_zero_grad(const shard_slot *slot);
-
 /* Whether the local range counts in a sum over the world in which each element counts once: it does on the first of the
  * ranks that have the same range. */
 bool shard_slot_counts(const shard_slot *slot);

@@ -13,23 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whether the range's gradient is a view of the parameter's gradient, and is cleared with it. */
-static bool is_range_of_whole(const shard_slot *slot)
-{
-    const shard_tensor *local = shard_leaf_of(slot->range.tensor)->grad, *whole = shard_leaf_of(slot->parameter)->grad;
-    return local && whole && local->storage == whole->storage;
-}
-
 bool shard_slot_has_gradient(const shard_slot *slot)
 {
-    bool forgotten = is_range_of_whole(slot) && !shard_has_grad(slot->parameter);
-    return slot->parameter->requires_grad && shard_has_grad(slot->range.tensor) && !forgotten;
-}
-
-void shard_slot_zero_grad(const shard_slot *slot)
-{
-    shard_zero_grad(slot->parameter);
-    shard_zero_grad(slot->range.tensor);
+    return slot->parameter->requires_grad && shard_has_grad(slot->range.tensor);
 }
 
 bool shard_slot_counts(const shard_slot *slot)
@@ -320,7 +306,7 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     bool partitioned = shard_optimizer_is_partitioned(optimizer) || optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && partitioned; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (is_range_of_whole(slot) && shard_has_grad(slot->parameter) && !shard_has_grad(slot->range.tensor))
+        if (shard_has_grad(slot->parameter) && !shard_has_grad(slot->range.tensor))
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
                                "no rank has averaged: it must be on in the last backward before a step",
@@ -425,7 +411,7 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
         return;
     shard_optimizer_follow(optimizer);
     for (int64_t i = 0; i < optimizer->count; i++)
-        shard_slot_zero_grad(&optimizer->slots[i]);
+        shard_zero_grad(optimizer->slots[i].parameter);
     optimizer->scaled = optimizer->unscaled = false;
     optimizer->clip_value = 0;
 }

@@ -195,7 +195,7 @@ static void step_bucket(const shard_bucket *bucket, void *context)
     shard_optimizer_step_slots(optimizer, from, end - from);
     for (int64_t i = from; i < end; i++) {
         shard_engine_mark_updated(order[i]->parameter);
-        shard_slot_zero_grad(order[i]);
+        shard_zero_grad(order[i]->parameter);
     }
 }
 

@@ -362,6 +362,7 @@ static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry
                                                                             .placement = entry->parameter->placement}));
     entry->local->requires_grad = true;
     entry->local->leaf->grad = view_local(unit, unit->local_gradients, unit->gradients, local);
+    entry->parameter->leaf->grad_range = entry->local;
     if (unit->local_values)
         entry->parameter->leaf->local_range = shard_tensor_ref(entry->local);
     return entry->local->leaf->grad ? SHARD_OK : shard_last_status();

@@ -185,9 +185,9 @@ static void end(shard_bucket *bucket)
     shard_status status = shard_unit_end_reduce(unit, &bucket->sum);
     for (int64_t i = 0; i < bucket->count && unit->counts; i++) {
         shard_bucket_entry *entry = &bucket->entries[i];
-        entry->local->leaf->has_grad = status == SHARD_OK;
         if (unit->local_gradients)
             shard_zero_grad(entry->parameter);
+        entry->local->leaf->has_grad = status == SHARD_OK;
     }
     if (unit->local_gradients)
         shard_storage_release(unit->gradients);
@@ -375,6 +375,7 @@ static void give_up(shard_bucket *bucket)
         parameter->leaf->grad_ready = NULL;
         parameter->leaf->grad_ready_context = NULL;
         parameter->leaf->gathers_grad = NULL;
+        parameter->leaf->grad_range = NULL;
     }
     shard_bucket_destroy(bucket);
 }

@@ -56,6 +56,7 @@ typedef struct shard_leaf {
 
     shard_tensor *grad; /* its memory may stay when it has no value */
     bool has_grad;      /* grad has a value */
+    shard_tensor *grad_range; /* the flat range whose gradient is this one's sum over ranks; NULL: none. No reference */
     bool defers_grad;   /* its gradient is deferred where the operation can (autograd/deferred.h) */
     /* Not NULL: and grad_ready gathers what it is computed from; grad is the only one in its storage. The same for leaves that
      * are gathered together. */
