@@ -401,6 +401,44 @@ START_TEST(test_frozen)
 }
 END_TEST
 
+/* An average that began while its parameter was trained stays when that is frozen again, also on a rank without an element of
+ * it. */
+static void collects_begun_averages(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_ones(SHARD_SHAPE(3), .requires_grad = true);
+        shard_tensor *frozen = shard_full(SHARD_SHAPE(7), 5.0, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(list, "frozen", frozen));
+        shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(list, .lr = 1.0), .partition = SHARD_ZERO_WHOLE);
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
+        for (int n = 0; n < 3; n++) {
+            shard_set_requires_grad(frozen, n == 1);
+            check_ok(shard_backward(n == 1 ? shard_add(shard_sum(p), shard_sum(frozen)) : shard_sum(p)));
+            check_ok(shard_step(sgd));
+            check_ok(shard_ema_update(ema));
+        }
+        shard_tensors *parts = shard_ema_state_dict(ema), *whole = shard_collect_state_dict(parts, -1);
+        ck_assert_msg(whole != NULL, "%s", shard_last_error());
+        ck_assert(!shard_tensor_is_idle(shard_tensors_find(parts, "frozen")));
+        ck_assert_double_eq(value_at(shard_tensors_find(whole, "frozen"), 6), 4);
+        shard_tensors_destroy(parts);
+        shard_tensors_destroy(whole);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_collects_begun_averages)
+{
+    run_job(2, collects_begun_averages, NULL);
+}
+END_TEST
+
 /* What is frozen after it was shared out has no average, collected and relocated neither. */
 static void collects_nothing(shard_group *world, void *context)
 {
@@ -606,6 +644,7 @@ int main(void)
     tcase_add_test(tcase, test_other_averages);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_test(tcase, test_collects_nothing);
+    tcase_add_test(tcase, test_collects_begun_averages);
     tcase_add_test(tcase, test_errors_of_ranks);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);

@@ -159,8 +159,12 @@ static shard_status blend_all(shard_ema *ema, bool update, double decay)
         shard_slot *slot = optimizer->order[i];
         shard_tensor *range = slot->range.tensor, *value = ema->averages[slot - optimizer->slots].value;
         bool begins = !is_begun(value);
-        if (shard_tensor_is_idle(value) || shard_numel(value) == 0 || (!update && !begins))
+        if (shard_tensor_is_idle(value) || (!update && !begins))
             continue;
+        if (shard_numel(value) == 0) {
+            shard_tensor_count_write(value); /* as on the ranks that have elements of it */
+            continue;
+        }
         if (update && begins && shard_is_capturing())
             status = shard_error(SHARD_ERROR_UNSUPPORTED,
                                  "shard_ema_update: the first update of a parameter's average is in a capture: make one before "
