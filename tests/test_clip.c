@@ -271,6 +271,45 @@ START_TEST(test_not_finite)
 }
 END_TEST
 
+/* Where the norm alone is computed, one that is not finite changes no gradient either. */
+static void norm_alone(shard_group *world, void *context)
+{
+    static const double bad[] = {INFINITY, NAN};
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p[2];
+        shard_optimizer *sgd[2];
+        for (int i = 0; i < 2; i++) {
+            p[i] = shard_ones(SHARD_SHAPE(2), .requires_grad = true);
+            shard_tensors *list = shard_tensors_create();
+            check_ok(shard_tensors_add(list, "p", p[i]));
+            sgd[i] = sgd_of_list(list, .lr = 1.0);
+        }
+        for (int turn = 0; turn < 2; turn++) {
+            double norm, all;
+            check_ok(shard_backward(shard_add(shard_sum(p[0]), shard_scale(shard_sum(p[1]), bad[turn]))));
+            check_ok(shard_clip_grad_norm_of(sgd, 2, INFINITY, &all));
+            check_ok(shard_clip_grad_norm(sgd[1], INFINITY, &norm));
+            ck_assert(turn ? isnan(norm) && isnan(all) : isinf(norm) && isinf(all));
+            check_ok(shard_clip_grad_value(sgd[1], 1.0));
+            for (int i = 0; i < 2; i++)
+                check_ok(shard_step(sgd[i]));
+            ck_assert_double_eq(value_at(p[0], 1), -turn);
+            ck_assert(turn ? isnan(value_at(p[1], 1)) : value_at(p[1], 1) == 0);
+        }
+        for (int i = 0; i < 2; i++)
+            shard_optimizer_destroy(sgd[i]);
+    }
+}
+
+START_TEST(test_norm_alone)
+{
+    run_job(2, norm_alone, NULL);
+}
+END_TEST
+
 /* A rank whose optimizer has no parameters takes part on the device that others have theirs on. */
 static void one_has_none(shard_group *world, void *context)
 {
@@ -480,6 +519,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_clip_together, 0, CASES);
     add_ranks_test(tcase, test_not_finite);
     tcase_add_test(tcase, test_not_finite_together);
+    tcase_add_test(tcase, test_norm_alone);
     tcase_add_test(tcase, test_one_has_none);
     tcase_add_test(tcase, test_one_fails);
     tcase_add_test(tcase, test_one_clips_nothing);

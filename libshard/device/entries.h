@@ -370,7 +370,8 @@ SHARD_KERNEL_ENTRY(shard_status, embedding_renorm, shard_device *, int64_t n, in
  * elements are. power > 0. */
 SHARD_KERNEL_ENTRY(shard_status, power_sum, shard_device *, int64_t n, double power, const void *x, double *sum, shard_dtype)
 /* *norm = *scale * (*sum)^(1 / power), or *scale * *sum of power INFINITY; *scale is
- * multiplied by min(1, max_norm / (*norm + 1e-6)). As torch.nn.utils.clip_grad_norm_. */
+ * multiplied by min(1, max_norm / (*norm + 1e-6)), and by 1 for a max_norm INFINITY, whatever the norm is. As
+ * torch.nn.utils.clip_grad_norm_. */
 SHARD_KERNEL_ENTRY(shard_status, clip_scale, shard_device *, double power, double max_norm, const double *sum, double *norm,
                double *scale)
 /* x = x into [-bound, bound], where *scale (NULL: 1) times the result is meant: into

@@ -8,7 +8,7 @@ static __global__ void clip_scale(double power, double max_norm, const double *s
     double all = *scale * (power == INFINITY ? *sum : power == 2 ? sqrt(*sum) : pow(*sum, 1 / power));
     double coefficient = max_norm / (all + 1e-6);
     *norm = all;
-    *scale *= coefficient > 1 ? 1 : coefficient;
+    *scale *= coefficient > 1 || max_norm == INFINITY ? 1 : coefficient;
 }
 
 shard_status shard_cuda_clip_scale(shard_device *device, double power, double max_norm, const double *sum, double *norm,

@@ -27,7 +27,7 @@ shard_status KERNEL(clip_scale)(shard_device *device, double power, double max_n
     (void)device;
     *norm = *scale * (power == INFINITY ? *sum : power == 2 ? sqrt(*sum) : pow(*sum, 1 / power));
     double coefficient = max_norm / (*norm + 1e-6);
-    *scale *= coefficient > 1 ? 1 : coefficient;
+    *scale *= coefficient > 1 || max_norm == INFINITY ? 1 : coefficient;
     return SHARD_OK;
 }
 
