@@ -236,6 +236,49 @@ START_TEST(unscales_before_clipping)
 }
 END_TEST
 
+/* Gradients that a common norm has made NaN before they are unscaled are as those that backward has made so. */
+START_TEST(sees_the_factor_of_clipping)
+{
+    shard_grad_scaler *scaler = shard_grad_scaler_create();
+    single each[] = {make_single(1, 0), make_single(1, 0)};
+    shard_optimizer *both[] = {each[0].sgd, each[1].sgd};
+    back(scaler, &each[0], 1);
+    back(scaler, &each[1], NAN);
+    check_ok(shard_clip_grad_norm_of(both, 2, 1.0, NULL));
+    for (int i = 0; i < 2; i++) {
+        check_ok(shard_grad_scaler_step(scaler, each[i].sgd));
+        ck_assert(shard_optimizer_skipped(each[i].sgd));
+        ck_assert_double_eq(value_at(each[i].w, 0), 1);
+    }
+    check_ok(shard_grad_scaler_update(scaler));
+    shard_grad_scaler_destroy(scaler);
+    for (int i = 0; i < 2; i++) {
+        shard_optimizer_destroy(each[i].sgd);
+        shard_release(each[i].w);
+    }
+}
+END_TEST
+
+/* Gradients in float64 are finite also where their squares are not. */
+START_TEST(takes_large_gradients)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *w = shard_ones(SHARD_SHAPE(3), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "w", w));
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 1e-200);
+        shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 2);
+        check_ok(shard_backward(shard_grad_scaler_scale(scaler, shard_scale(shard_sum(w), 1e200))));
+        check_ok(shard_grad_scaler_step(scaler, sgd));
+        ck_assert(!shard_optimizer_skipped(sgd));
+        ck_assert_double_eq_tol(value_at(w, 0), 0, 1e-12);
+        shard_grad_scaler_destroy(scaler);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
 /* What was unscaled and then forgotten: the next gradients are looked at anew, and the factor
  * goes down for what was found in the old ones. */
 START_TEST(forgets_what_was_unscaled)
@@ -477,6 +520,8 @@ int main(void)
     tcase_add_test(tcase, looks_at_each_optimizer);
     tcase_add_test(tcase, skips_all_or_none);
     tcase_add_test(tcase, unscales_before_clipping);
+    tcase_add_test(tcase, sees_the_factor_of_clipping);
+    tcase_add_test(tcase, takes_large_gradients);
     tcase_add_test(tcase, forgets_what_was_unscaled);
     tcase_add_test(tcase, unscales_once);
     tcase_add_test(tcase, takes_a_factor);

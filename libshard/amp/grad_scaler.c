@@ -8,6 +8,7 @@
 
 #include "comm/function.h"
 #include "base/options.h"
+#include "device/expansion.h"
 #include "device/graph.h"
 #include "optim/optimizer.h"
 
@@ -119,17 +120,20 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
 
 /* ---- gradients ---- */
 
-/* Sets *found, torch's found_inf, to whether a gradient of this rank is not finite: the sum of the squares is then not
- * finite either. */
+/* Sets *found, torch's found_inf, to whether a gradient of this rank, times the factor of clipping, is not finite: the largest
+ * one is then not finite either. */
 static shard_status find_overflow(shard_optimizer *optimizer, bool *found)
 {
-    if (!shard_optimizer_grad_scale(optimizer))
+    const double *scale = shard_optimizer_grad_scale(optimizer);
+    if (!scale)
         return shard_last_status();
     shard_device *device = shard_device_of(optimizer->grad_scale);
-    shard_tensor *squares = shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device);
-    double *sum = squares ? shard_tensor_memory(squares) : NULL;
-    if (sum && shard_optimizer_power_sum(optimizer, device, 2.0, false, sum) == SHARD_OK)
-        *found = !isfinite(shard_item(squares));
+    const shard_expansion one = shard_expansion_rows(1, 1);
+    shard_tensor *largest = shard_empty(SHARD_SCALAR, .dtype = SHARD_FLOAT64, .device = device);
+    double *value = largest ? shard_tensor_memory(largest) : NULL;
+    if (value && shard_optimizer_power_sum(optimizer, device, INFINITY, false, value) == SHARD_OK &&
+        device->ops->binary(device, SHARD_MUL, &one, value, scale, value, SHARD_FLOAT64) == SHARD_OK)
+        *found = !isfinite(shard_item(largest));
     return shard_last_status();
 }
 
