@@ -33,6 +33,7 @@ typedef struct setting {
     bool biases_apart;   /* without decay, in a group of their own */
     bool two_optimizers; /* the biases have one of their own; with `zero` the weights alone are partitioned */
     bool head_apart;     /* the biases' one has the head, which is stepped last */
+    bool second_first;   /* it is stepped before the other one */
     bool weighted, binary, scaled, normalized, no_bias;
     bool reads;  /* shard_grad */
     bool sample; /* the classes are a sample that the replicas share */
@@ -102,6 +103,8 @@ static const setting settings[] = {
     {"stage 1, two optimizers", momentum, 1, 2, .syncs = true, .measures = true, .two_optimizers = true},
     {"stage 1, clipped by value, scaled", momentum, 1, 1, .max_value = 0.003, .scaled = true},
     {"stage 1, an optimizer of the head", momentum, 1, 2, .two_optimizers = true, .head_apart = true},
+    {"stage 1, whole parameters, biases stepped first", momentum, 1, 1, .whole = true, .two_optimizers = true,
+     .second_first = true},
     {"stage 1, clipped by value, two optimizers", momentum, 1, 2, .max_value = 0.003, .two_optimizers = true},
     {"ZeRO-1", momentum, 1, 1, .zero = true},
     {"ZeRO-1, biases apart", momentum, 1, 1, .zero = true, .order = MATRICES_FIRST, .biases_apart = true},
@@ -354,8 +357,10 @@ static void take_step(training *t, int step)
             check_ok(shard_clip_grad_value(t->second, set->max_value));
         check_gathered(t);
     }
+    if (set->second_first)
+        check_ok(shard_step(t->second));
     check_ok(t->scaler ? shard_grad_scaler_step(t->scaler, t->optimizer) : shard_step(t->optimizer));
-    if (t->second)
+    if (t->second && !set->second_first)
         check_ok(shard_step(t->second));
     if (t->scaler)
         check_ok(shard_grad_scaler_update(t->scaler));

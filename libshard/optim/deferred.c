@@ -32,7 +32,7 @@ shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_gradient_source *source = source_of(&optimizer->slots[i]);
-        if (source)
+        if (source && shard_numel(optimizer->slots[i].range.tensor))
             SHARD_TRY(source->type->check(source));
     }
     return SHARD_OK;
