@@ -233,6 +233,41 @@ static void notices_what_was_frozen(shard_group *world, void *context)
     }
 }
 
+/* The same where shard_data_parallel_create has partitioned the others. */
+static void notices_what_was_left_out(shard_group *world, void *context)
+{
+    int stage = *(int *)context;
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_tensors *list = list_of(p, NULL), *rest = list_of(q, NULL);
+        shard_data_parallel *dp[2] = {shard_data_parallel_create(list, .stage = stage)};
+        shard_optimizer *sgd = sgd_of_list(list_of(p, q), .lr = 1.0);
+        check_ok(back(p, q));
+        check_error(shard_step(sgd), "*shard_step: \"q\" has a gradient that no rank averages: it was frozen or not in the list *"
+                                     "or call shard_data_parallel_create for it*before the backward");
+        shard_optimizer_zero_grad(sgd);
+        dp[1] = shard_data_parallel_create(rest, .stage = stage); /* as it says */
+        check_ok(back(p, q));
+        check_ok(shard_step(sgd));
+        check_averaged(p, 1);
+        check_averaged(q, 1);
+        shard_optimizer_destroy(sgd);
+        for (int i = 0; i < 2; i++)
+            shard_data_parallel_destroy(dp[i]);
+        shard_tensors_destroy(list);
+        shard_tensors_destroy(rest);
+    }
+}
+
+START_TEST(test_left_out)
+{
+    int stage = _i + 1;
+    run_job(2, notices_what_was_left_out, &stage);
+}
+END_TEST
+
 START_TEST(test_frozen)
 {
     int stage = _i + 1;
@@ -630,6 +665,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_again, 0, 3);
     tcase_add_loop_test(tcase, test_adds, 0, 6);
     tcase_add_loop_test(tcase, test_once, 0, 9);
+    tcase_add_loop_test(tcase, test_left_out, 0, 3);
     tcase_add_loop_test(tcase, test_frozen, 0, 6);
     tcase_add_loop_test(tcase, test_forgets, 0, 4);
     tcase_add_loop_test(tcase, test_local, 0, 6);

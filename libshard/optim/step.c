@@ -299,7 +299,7 @@ static void prepare_memory(shard_optimizer *optimizer)
         take_squares(optimizer);
 }
 
-/* Refuses a gradient that was not averaged: of a parameter that was frozen when the others were partitioned, or that a
+/* Refuses a gradient that was not averaged: of a parameter that was frozen or left out when others were partitioned, or that a
  * backward with its sync off has added to since it was averaged. */
 static shard_status check_averaged(const shard_optimizer *optimizer)
 {
@@ -313,11 +313,13 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
                                slot->name);
         if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !shard_engine_of(slot->parameter))
             return shard_error(
-                SHARD_ERROR_ARGUMENT,
-                "shard_step: \"%s\" has a gradient that no rank averages: it was frozen when shard_zero_optimizer partitioned "
-                "the optimizer's parameters; let it require a gradient before, or call "
-                "shard_optimizer_add_param_group with an empty list before the backward",
-                slot->name);
+                SHARD_ERROR_ARGUMENT, "shard_step: \"%s\" has a gradient that no rank averages: it was %s before the backward",
+                slot->name,
+                optimizer->zero
+                    ? "frozen when shard_zero_optimizer partitioned the optimizer's parameters; let it require a gradient "
+                      "before, or call shard_optimizer_add_param_group with an empty list"
+                    : "frozen or not in the list when shard_data_parallel_create partitioned others; let it require a gradient "
+                      "before, or call shard_data_parallel_create for it, with the same .stage,");
     }
     return SHARD_OK;
 }
