@@ -118,11 +118,13 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
         return SHARD_OK;
     if (!files_make_folder(output))
         shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
-    shard_status status = shard_latest_checkpoint(output, INT64_MAX, &newest, path, sizeof path);
+    shard_status status = SHARD_OK;
+    if (!of->options->keep || !training_resumes_auto(of->options)) /* which has searched it, and left damaged ones out */
+        status = shard_latest_checkpoint(output, INT64_MAX, &newest, path, sizeof path);
     if (status == SHARD_OK && newest >= 0 && !of->options->keep)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--output %s has checkpoints of a run with --keep: give it, or take another folder", output);
-    if (status == SHARD_OK && newest > at->step && !training_resumes_auto(of->options)) /* which has left damaged ones out */
+    if (status == SHARD_OK && newest > at->step)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--output %s has a checkpoint of step %" PRId64 ", and this run begins after step %" PRId64
                            ": go on with --resume auto, or take another folder",

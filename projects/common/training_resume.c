@@ -8,6 +8,7 @@
 #include <shard/distributed.h>
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -227,9 +228,9 @@ static bool is_damaged(progress *shown)
     return damaged > 0;
 }
 
-/* The newest step's that is not damaged; *damaged: how many were. */
+/* The newest step's that is not damaged. */
 static shard_status resume_step(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
-                                progress *shown, int64_t *damaged)
+                                progress *shown)
 {
     char path[PATH_MAX];
     for (int64_t step = INT64_MAX; step >= 0 && !*resumed;) {
@@ -241,19 +242,39 @@ static shard_status resume_step(const training_checkpoint *of, const shard_tenso
         *resumed = resume_file(of, tensors, path, at, shown) == SHARD_OK;
         if (!*resumed && !is_damaged(shown))
             return shard_last_status();
-        *damaged += !*resumed;
     }
     return SHARD_OK;
+}
+
+/* An error if --output has checkpoints of steps: none of them could be resumed. The folder of a save that did not end has no such
+ * file. Collective: the first rank looks. */
+static shard_status check_no_steps(const char *output)
+{
+    DIR *folder = shard_group_rank(shard_world()) == 0 ? opendir(output) : NULL;
+    const struct dirent *entry;
+    int64_t count = 0;
+    while (folder && (entry = readdir(folder))) {
+        char path[PATH_MAX];
+        bool of_step = strncmp(entry->d_name, "step-", 5) == 0 && isdigit((unsigned char)entry->d_name[5]);
+        int bytes = snprintf(path, sizeof path, "%s/%s/checkpoint.safetensors", output, entry->d_name);
+        count += of_step && bytes < PATH_MAX && access(path, F_OK) == 0;
+    }
+    if (folder)
+        closedir(folder);
+    if (count)
+        shard_error(SHARD_ERROR_FORMAT,
+                    "--resume auto: each of the %" PRId64 " checkpoints in %s is damaged; remove them to begin anew", count,
+                    output);
+    return shard_agree(shard_world());
 }
 
 static shard_status resume_auto(const training_checkpoint *of, const shard_tensors *tensors, training_position *at, bool *resumed,
                                 progress *shown)
 {
     const char *output = of->options->output;
-    int64_t damaged = 0;
     bool there = false;
     char path[PATH_MAX];
-    shard_status status = resume_step(of, tensors, at, resumed, shown, &damaged);
+    shard_status status = resume_step(of, tensors, at, resumed, shown);
     if (status != SHARD_OK || *resumed)
         return status;
     status = files_join(path, "--output", output, "checkpoint.safetensors");
@@ -264,10 +285,8 @@ static shard_status resume_auto(const training_checkpoint *of, const shard_tenso
         *resumed = status == SHARD_OK;
         return status;
     }
-    if (status == SHARD_OK && damaged)
-        return shard_error(SHARD_ERROR_FORMAT,
-                           "--resume auto: each of the %" PRId64 " checkpoints in %s is damaged; remove them to begin anew",
-                           damaged, output);
+    if (status == SHARD_OK)
+        status = check_no_steps(output);
     if (status == SHARD_OK)
         progress_say(shown, "no checkpoint in %s: training begins", output);
     return status;
