@@ -309,7 +309,8 @@ def check_errors(folder):
     for option in (["--keep", 2], ["--save-every", 5], ["--save-async"]):
         train(folder, *option, expect=f"{option[0]} needs --output")
     for option, value, text in (("--epochs", 10000000000, "whole number from 1 to 1000000000"), ("--lr", -1, "number of at least 0"),
-                                ("--steps", -1, "whole number of at least 0"), ("--momentum", 2, "number from 0 to 0.9999")):
+                                ("--steps", -1, "whole number of at least 0"), ("--seed", 2**63, f"whole number from 0 to {2**53}"),
+                                ("--momentum", 2, "number from 0 to 0.9999")):
         train(folder, option, value, expect=f'{option}: "{value}" is not a {text}')
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "--loss-every", 2, "--non-finite", "skip", expect="--non-finite skip reads the loss of each step")

@@ -69,12 +69,12 @@ static shard_status read_number(const command_option *option, const char *text, 
     double number = option->kind == COMMAND_WHOLE ? (double)whole : strtod(text, &end);
     const char *what = option->kind == COMMAND_WHOLE ? "whole number" : "number";
     bool read = end != text && !*end && !errno && number >= option->least && number <= option->most;
-    bool bounded = option->most != INFINITY && option->most != COMMAND_MOST_WHOLE;
+    bool bounded = option->most != INFINITY && (option->most != COMMAND_MOST_WHOLE || number > option->most);
     if (!read && !bounded)
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s of at least %.10g", option->name, text, what,
                            option->least);
     if (!read)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %.10g to %.10g", option->name, text, what,
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s from %.10g to %.16g", option->name, text, what,
                            option->least, option->most);
     if (option->kind == COMMAND_WHOLE)
         *(int64_t *)field = whole;
