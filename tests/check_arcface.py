@@ -313,6 +313,8 @@ def check_means(folder):
     content = (folder / "means/checkpoint.safetensors").read_bytes()
     best = json.loads(content[8:8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["best_accuracy"]
     check(lfw is None and abs(float(best) - val) < 1e-6, f"a best accuracy of {best}, of {val} and {lfw}")
+    done = TRAINER.run(*RUN, "-e", "--resume", folder / "means/checkpoint.safetensors", "--val-targets", "lfw", folder / "data")
+    check(" * val: accuracy " in done.stdout and " * lfw:  (4 + 4 pairs" in done.stdout, f"eight pairs: {done}")
 
 
 def check_errors(folder):

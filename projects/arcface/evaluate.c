@@ -147,6 +147,8 @@ static shard_status report(trainer *run, const validation_set *set, const outcom
                            .seconds = result->seconds};
     add_value(&entry, names, &count, set->name, "accuracy", result->pairs.accuracy);
     add_value(&entry, names, &count, set->name, "deviation", result->pairs.deviation);
+    if (!isnan(result->pairs.accuracy)) /* NaN: fewer than 10 pairs */
+        snprintf(text, sizeof text, " accuracy %.3f +- %.3f", result->pairs.accuracy, result->pairs.deviation);
     for (int i = 0; i < VERIFICATION_FARS; i++) {
         size_t used = strlen(text);
         add_value(&entry, names, &count, set->name, tar_names[i], result->pairs.tar[i]);
@@ -160,9 +162,8 @@ static shard_status report(trainer *run, const validation_set *set, const outcom
         snprintf(text + used, sizeof text - used, "  rank-1 %.2f  rank-5 %.2f of %" PRId64, result->search.rank1,
                  result->search.rank5, result->search.gallery);
     }
-    progress_say(&run->base.progress, " * %s: accuracy %.3f +- %.3f%s  (%" PRId64 " + %" PRId64 " pairs, %.1f images/s)",
-                 set->name, result->pairs.accuracy, result->pairs.deviation, text, result->pairs.same, result->pairs.different,
-                 (double)result->images / result->seconds);
+    progress_say(&run->base.progress, " * %s:%s  (%" PRId64 " + %" PRId64 " pairs, %.1f images/s)", set->name, text,
+                 result->pairs.same, result->pairs.different, (double)result->images / result->seconds);
     return metrics_write(run->base.metrics, &entry);
 }
 
