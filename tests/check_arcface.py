@@ -303,6 +303,12 @@ def check_hold_out(folder):
     check(done.returncode == 1 and "there is no folder" in done.stderr and done.stderr.count("\n") == 1, f"{done}")
     done = tool("hold-out", folder / "glyphs", folder / "none")
     check(done.returncode == 1 and "has 30 characters, fewer than 20000 + 5000" in done.stderr, f"{done}")
+    for options in (("--train", 0), ("--train", 20, "--held-out", 1)):
+        done = tool("hold-out", *options, folder / "glyphs", folder / "none")
+        check(done.returncode == 2 and "--train is at least 1, and --held-out at least 2" in done.stderr, f"{done}")
+    (folder / "glyphs/train/0000/other.png").write_bytes(picture(0, 8))
+    done = tool("hold-out", "--train", 20, "--held-out", 6, folder / "glyphs", folder / "none")
+    check(done.returncode == 1 and "both have other.png" in done.stderr and not (folder / "none").exists(), f"{done}")
 
 
 def check_means(folder):
