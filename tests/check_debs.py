@@ -315,6 +315,9 @@ def check_errors(folder):
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "--loss-every", 2, "--non-finite", "skip", expect="--non-finite skip reads the loss of each step")
     train(folder, "-e", expect="--evaluate needs a model")
+    done = subprocess.run(["sh", "-c", 'ulimit -f 1 && exec "$@"', "sh", TRAINER.program, *RUN, "--metrics", folder / "limited", folder / "data"],
+                          capture_output=True, text=True, timeout=LIMIT)
+    check(done.returncode == 1 and "--metrics" in done.stderr and "File too large" in done.stderr, f"a limit on files: {done}")
     train(folder, "--lr", "1e30", "--optimizer", "sgd", expect="take a smaller --lr")
     (folder / "data/test.txt").write_text("1 255 30\n1 1:1\n")
     train(folder, ranks=2, expect="features and")

@@ -4,6 +4,8 @@
 
 #include <shard/distributed.h>
 
+#include <signal.h>
+
 static shard_status start(const program *of, int argc, char **argv)
 {
     bool help;
@@ -23,6 +25,7 @@ static shard_status start(const program *of, int argc, char **argv)
 
 int program_main(const program *of, int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* beyond ulimit -f, writes shall fail with an error, not end the program */
     if (shard_init(&argc, &argv) == SHARD_OK) {
         if (of->watches)
             interrupt_watch();
