@@ -144,8 +144,10 @@ def check_dictionary(folder):
     for name, text in texts.items():
         (data / name).write_text(text.replace("governed", "governee"))
         check("governed" in text, f"{name}: no word is replaced")
-    for options in (["-e", "--resume", model], ["-c", "--resume", model], ["--resume", model]):
+    for options in (["-e", "--resume", model], ["--resume", model]):
         train(folder, *options, expect="start with the run's own DIR")
+    done = TRAINER.run(*MODEL, "-c", "--resume", model, data)
+    check(done.returncode == 1 and "start with the run's own DIR" in done.stderr, f"other words: {done}")
     (data / "test.txt").write_text(texts["test.txt"])
     (data / "words.txt").write_text(texts["words.txt"].replace(" 1\n", " 9\n"))
     check(len(train(folder, "-e", "--resume", model)) == 1, "other counts")
@@ -186,6 +188,8 @@ def check_correct(folder, model):
     done = TRAINER.run(*correct, "-k", 1000, "--head-dtype", "same", text="governs\n") # all classes: the chances are those of a softmax
     chances = [float(one.split(" ")[1]) for one in done.stdout.rstrip("\n").split("\t")[1:]]
     check(len(chances) == len(STEMS) * len(ENDS) and abs(sum(chances) - 1) < 0.01, f"{len(chances)} chances, sum {sum(chances)}")
+    done = TRAINER.run(*correct, "--metrics", folder / "of-correct")
+    check(done.returncode == 1 and "leave --metrics out" in done.stderr and not (folder / "of-correct").exists(), f"{done}")
     done = TRAINER.run(*correct, ranks=2)
     check(done.returncode == 1 and "--correct is for one rank" in done.stderr, f"{done}")
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -102,5 +102,8 @@ shard_status options_check(void *values)
         return shard_error(SHARD_ERROR_ARGUMENT, "--top-k needs --correct, which prints so many corrections");
     if (parsed->correct && parsed->training.output)
         return shard_error(SHARD_ERROR_ARGUMENT, "--correct writes no checkpoint: leave --output out");
+    if (parsed->correct && (parsed->training.metrics || parsed->training.tensorboard))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--correct measures nothing: leave --%s out",
+                           parsed->training.metrics ? "metrics" : "tensorboard");
     return head_options_check_stash(&parsed->head, parsed->sample_rate < 1 ? "--sample-rate" : NULL);
 }
