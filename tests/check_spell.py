@@ -274,6 +274,8 @@ def check_run(folder):
         (tree / path).chmod(0o755)
     (release / "tools/shardrun").symlink_to(os.path.abspath(SHARDRUN))
     (release / "projects/spell/spell").symlink_to(os.path.abspath(SPELL))
+    done = subprocess.run([tree / "projects/spell/run", "--quick", "--dims=16"], capture_output=True, text=True, timeout=LIMIT)
+    check(done.returncode == 1 and 'no option "--dims=16"' in done.stderr and not (tree / "made").exists(), f"run: a wrong option: {done}")
     options = "--quick --baselines --features 512 --dim=16 --channels 8 --scale 12 --pairs 500 --epochs 2 --tied-epochs 1 -b 96 --lr 0.01".split()
     rows = []
     for _ in range(2): # the second run goes on at the end
