@@ -172,6 +172,7 @@ static void fails_with_the_others(shard_group *world, void *context)
         shard_module *module = shard_nn_batch_norm(CHANNELS, .group = world);
         check_refused(shard_nn_batch_norm_relu(module, bad ? shard_reshape(x, SHARD_SHAPE(5)) : x, NULL),
                       bad ? SHARD_ERROR_SHAPE : SHARD_ERROR_PEER, "rank 1: shard_reshape: *");
+        ck_assert_double_eq(shard_item(shard_module_tensor(module, "num_batches_tracked")), 0.0);
         shard_module_destroy(module);
         shard_tensor *y = shard_batch_norm(x, NULL, NULL, NULL, NULL, .training = true, .group = world);
         if (bad)

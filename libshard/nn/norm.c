@@ -38,12 +38,13 @@ static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_ten
     const shard_nn_batch_norm_options *options = shard_module_data(module);
     bool training = shard_module_is_training(module);
     shard_tensor *batches = shard_module_tensor(module, "num_batches_tracked");
-    if (training && batches && x)
+    shard_tensor *y = shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
+                                       shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"),
+                                       .training = training, .momentum = options->momentum, .eps = options->eps,
+                                       .group = options->group, .residual = residual, .relu = relu);
+    if (training && batches && y) /* after an error the group's ranks have counted equally many */
         count_or_capture(batches);
-    return shard_batch_norm(x, shard_module_tensor(module, "running_mean"), shard_module_tensor(module, "running_var"),
-                            shard_module_tensor(module, "weight"), shard_module_tensor(module, "bias"), .training = training,
-                            .momentum = options->momentum, .eps = options->eps, .group = options->group, .residual = residual,
-                            .relu = relu);
+    return y;
 }
 
 static shard_tensor *batch_norm_forward(shard_module *module, shard_tensor *x)
