@@ -44,6 +44,26 @@ START_TEST(adds_up_all_paths)
 }
 END_TEST
 
+/* The gradient of a leaf with respect to itself is added to its own, also while nothing is recorded. */
+START_TEST(begins_at_a_leaf)
+{
+    SHARD_SCOPE {
+        shard_tensor *x = leaf(3), *dy = ones(), *scalar = shard_full(SHARD_SCALAR, 2.0, .requires_grad = true);
+        check_ok(shard_backward_from(x, dy));
+        SHARD_NO_GRAD check_ok(shard_backward_from(x, dy));
+        check_ok(shard_backward_from(shard_mul(x, x), dy));
+        check_gradient(x, 8);
+        check_tensor("dy", dy, (double[]){1, 1}, 0);
+        check_ok(shard_backward(scalar));
+        ck_assert_double_eq(shard_item(shard_grad(scalar)), 1.0);
+        shard_set_requires_grad(scalar, false);
+        ck_assert_int_ne(shard_backward(scalar), SHARD_OK);
+        check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *depend*");
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
 /* A gradient that is handed on to two may be overwritten by neither. */
 START_TEST(keeps_shared_gradients_apart)
 {
@@ -413,6 +433,7 @@ int main(void)
     Suite *suite = suite_create("backward");
     TCase *records = test_case(suite, "records");
     tcase_add_test(records, adds_up_all_paths);
+    tcase_add_test(records, begins_at_a_leaf);
     tcase_add_test(records, notices_a_saved_gradient);
     tcase_add_test(records, reads_a_gradient_that_it_adds_to);
     tcase_add_test(records, keeps_shared_gradients_apart);

@@ -521,6 +521,29 @@ bool shard_in_backward(void)
     return current_walk != NULL;
 }
 
+static shard_status hand_on(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+{
+    (void)node;
+    dx[0] = dy;
+    return SHARD_OK;
+}
+
+static const shard_node_type leaf_type = {.name = "a leaf", .backward = hand_on};
+
+/* The tensor, or of a leaf a result that is the leaf itself. NULL with the error set. */
+static shard_tensor *as_result(shard_tensor *tensor)
+{
+    if (tensor->history)
+        return tensor;
+    bool enabled = shard_set_grad_enabled(true);
+    shard_tensor *result = shard_tensor_view(tensor, 0, tensor->shape);
+    if (result)
+        result->placement = tensor->placement;
+    shard_node *node = shard_record(&leaf_type, result, SHARD_INPUTS(tensor), 0);
+    shard_set_grad_enabled(enabled);
+    return node ? result : (shard_release(result), NULL);
+}
+
 shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
 {
     SHARD_FUNCTION("shard_backward_from");
@@ -532,19 +555,24 @@ shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
     if (tensor->dtype != gradient->dtype)
         return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of %s for a tensor of %s; cast it (shard_cast)",
                            shard_dtype_name(gradient->dtype), shard_dtype_name(tensor->dtype));
-    if (!tensor->history)
+    if (!tensor->requires_grad)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_backward: the tensor does not depend on anything that requires a gradient");
     if (current_walk)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_backward: called from within a backward");
+    shard_tensor *result = as_result(tensor);
+    if (!result)
+        return shard_last_status();
     walk w = {0};
     current_walk = &w;
     bool enabled = shard_set_grad_enabled(false);
-    shard_status status = run(&w, shard_node_of(tensor), gradient);
+    shard_status status = run(&w, shard_node_of(result), gradient);
     shard_set_grad_enabled(enabled);
     current_walk = NULL;
     free(w.nodes);
     free(w.calls);
+    if (result != tensor)
+        shard_release(result);
     return status;
 }
 
