@@ -326,6 +326,8 @@ START_TEST(refuses)
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: *leaf*");
         shard_set_requires_grad(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT32), true);
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: int32*");
+        ck_assert_ptr_null(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64, .requires_grad = true));
+        check_error(SHARD_ERROR_ARGUMENT, "*int64 has no gradient");
         x->leaf->grad_ready = backward_again;
         x->leaf->grad_ready_context = y;
         shard_backward_from(shard_scale(x, 2), ones());

@@ -133,7 +133,7 @@ static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options op
     if (sets)
         tensor->leaf->recipe = recipe;
     shard_set_requires_grad(tensor, options.requires_grad);
-    return tensor;
+    return tensor->requires_grad == options.requires_grad ? tensor : (shard_release(tensor), NULL);
 }
 
 shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *given)
