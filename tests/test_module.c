@@ -346,6 +346,25 @@ START_TEST(test_without_forward)
 }
 END_TEST
 
+static shard_tensor *return_nothing(shard_module *module, shard_tensor *x)
+{
+    (void)module, (void)x;
+    return NULL;
+}
+
+/* A forward that returns NULL without an error gets one, with its type's name, also as a child. */
+START_TEST(test_silent_forward)
+{
+    static const shard_module_type type = {.name = "silent", .forward = return_nothing};
+    SHARD_SCOPE {
+        shard_module *module = shard_nn_sequential(shard_module_create(&type, NULL), shard_nn_relu());
+        ck_assert_ptr_null(shard_forward(module, shard_ones(SHARD_SHAPE(2))));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_forward: *silent returned NULL and gave no reason*");
+        shard_module_destroy(module);
+    }
+}
+END_TEST
+
 /* One tensor in two modules: an embedding whose weight is also the head's. */
 START_TEST(test_shared_weight)
 {
@@ -458,6 +477,7 @@ int main(void)
     tcase_add_test(tcase, test_set_child);
     tcase_add_test(tcase, test_dotted_names);
     tcase_add_test(tcase, test_without_forward);
+    tcase_add_test(tcase, test_silent_forward);
     tcase_add_test(tcase, test_shared_weight);
     tcase_add_test(tcase, test_layer_norm_options);
     tcase_add_test(tcase, test_bad_options);

@@ -334,7 +334,8 @@ SHARD_API SHARD_CHECKED shard_status shard_nn_init_kaiming_normal_with(shard_ten
 
 typedef struct shard_module_type {
     const char *name;
-    /* Returns the result; its temporaries are freed when it returns. NULL: the module cannot be called. */
+    /* Returns the result, or NULL with the error set (shard_error); its temporaries are freed when it returns. A type
+     * whose .forward is NULL cannot be called. */
     shard_tensor *(*forward)(shard_module *module, shard_tensor *x);
     /* Frees data's memory (not parameters or children); NULL: nothing to free. */
     void (*destroy)(shard_module *module);

@@ -440,6 +440,9 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = module->type->forward(module, x);
+    if (!y && shard_last_status() == SHARD_OK)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_forward: the forward of %s returned NULL and gave no reason (shard_error)",
+                    type_name(module));
     if (y && y->scope != &scope) /* y was made outside of forward (x itself, a parameter): the caller gets a view of it */
         y = shard_reshape(y, y->shape);
     y = shard_scope_hand_out(y, &scope);
