@@ -162,6 +162,7 @@ START_TEST(refuses)
         check_refused(shard_reshape(x, SHARD_SHAPE((int64_t)1 << 40, (int64_t)1 << 40)), SHARD_ERROR_MEMORY, "*overflows");
         check_refused(shard_flatten(x, 1, 0), SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions 1 to 0 *");
         check_refused(shard_flatten(x, 0, 2), SHARD_ERROR_ARGUMENT, "shard_flatten: dimension 2 *");
+        check_refused(shard_flatten(shard_zeros(SHARD_SCALAR), 0, 1), SHARD_ERROR_ARGUMENT, "shard_flatten: dimension 1 *");
         check_refused(shard_narrow(x, 0, 2, 2), SHARD_ERROR_SHAPE, "shard_narrow: 2 elements from*");
         check_refused(shard_narrow(x, -1, 2, 3), SHARD_ERROR_SHAPE, "shard_narrow: 3 elements from 2 on along dimension 1 of *");
         check_refused(shard_narrow(x, 2, 0, 1), SHARD_ERROR_ARGUMENT, "shard_narrow: dimension 2 of *");

@@ -140,18 +140,17 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
 {
     if (!shard_check_operand("shard_flatten", x))
         return NULL;
-    if (x->shape.ndim == 0)
-        return view_as(x, SHARD_SHAPE(1), x->placement);
-    if (shard_resolve_dim("shard_flatten", &x->shape, start, &start) != SHARD_OK ||
-        shard_resolve_dim("shard_flatten", &x->shape, end, &end) != SHARD_OK)
+    shard_shape from = x->shape.ndim > 0 ? x->shape : SHARD_SHAPE(1);
+    if (shard_resolve_dim("shard_flatten", &from, start, &start) != SHARD_OK ||
+        shard_resolve_dim("shard_flatten", &from, end, &end) != SHARD_OK)
         return NULL;
     if (start > end)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions %d to %d of a tensor of shape %s", start, end,
                                shard_shape_text(&x->shape));
-    shard_shape shape = {.ndim = x->shape.ndim - (end - start)};
+    shard_shape shape = {.ndim = from.ndim - (end - start)};
     for (int i = 0; i < shape.ndim; i++)
-        shape.dim[i] = x->shape.dim[i <= start ? i : i + end - start];
-    shape.dim[start] = shard_shape_product(&x->shape, start, end + 1);
+        shape.dim[i] = from.dim[i <= start ? i : i + end - start];
+    shape.dim[start] = shard_shape_product(&from, start, end + 1);
     shard_placement placement = x->placement;
     if (placement.kind == SHARD_SPLIT && !merge_split(&x->shape, start, end, &placement))
         return refuse("shard_flatten", x, &shape, "");
