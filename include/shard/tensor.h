@@ -242,8 +242,9 @@ SHARD_API SHARD_CHECKED shard_status shard_copy_to_host(shard_tensor *tensor, vo
  * then; the tensor may be released. The CPU copies at once. In stage 3 as shard_copy_to_host. As torch's
  * copy_(non_blocking=True). */
 SHARD_API SHARD_CHECKED shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
-/* Replaces all values by those in host memory. Errors: UNSUPPORTED, a parameter that stage 3 partitions. Not collective. As
- * x.copy_(torch.from_numpy(data)). */
+/* Replaces all values by those in host memory, outside of the record: the backward of a result is still that of the operation
+ * that made it; one that needs the values from before is an error. Errors: UNSUPPORTED, a parameter that stage 3 partitions. Not
+ * collective. As x.copy_(torch.from_numpy(data)) in torch.no_grad. */
 SHARD_API SHARD_CHECKED shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
 /* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set: SHAPE, more elements or none; UNSUPPORTED,
  * a PARTIAL tensor (shard_reduce_from_group makes the sum; shard_copy_to_host copies this rank's summand). Waits for the device.
