@@ -64,6 +64,25 @@ START_TEST(begins_at_a_leaf)
 }
 END_TEST
 
+/* A leaf that was frozen after the forward gets no gradient, and keeps the one that it had. */
+START_TEST(leaves_out_what_was_frozen)
+{
+    SHARD_SCOPE {
+        shard_tensor *x = leaf(3), *y = leaf(2), *z = shard_mul(shard_mul(x, y), y), *sum = shard_add(x, x);
+        check_ok(shard_backward_from(shard_scale(x, 5), ones()));
+        shard_set_requires_grad(x, false);
+        check_ok(shard_backward_from(z, ones()));
+        check_ok(shard_backward_from(sum, ones()));
+        check_gradient(x, 5);
+        check_gradient(y, 12);
+        shard_set_requires_grad(x, true);
+        check_ok(shard_backward_from(shard_mul(x, y), ones()));
+        check_gradient(x, 7);
+    }
+    ck_assert_int_eq(in_use(), 0);
+}
+END_TEST
+
 /* A gradient that is handed on to two may be overwritten by neither. */
 START_TEST(keeps_shared_gradients_apart)
 {
@@ -436,6 +455,7 @@ int main(void)
     TCase *records = test_case(suite, "records");
     tcase_add_test(records, adds_up_all_paths);
     tcase_add_test(records, begins_at_a_leaf);
+    tcase_add_test(records, leaves_out_what_was_frozen);
     tcase_add_test(records, notices_a_saved_gradient);
     tcase_add_test(records, reads_a_gradient_that_it_adds_to);
     tcase_add_test(records, keeps_shared_gradients_apart);

@@ -256,7 +256,7 @@ SHARD_API double shard_item(shard_tensor *tensor);
 /* Whether backward computes the gradient of a tensor. */
 SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
 /* Switches that on or off for a leaf. It returns no status; the thread's error is ARGUMENT for a result of an operation, and for
- * true of an integer dtype. As torch.Tensor.requires_grad_. */
+ * true of an integer dtype. A backward gives no gradient to a leaf for which it is off then. As torch.Tensor.requires_grad_. */
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is
  * placed as the leaf. If a leaf is used before a gather or a sum over a group, its gradient is a pending sum

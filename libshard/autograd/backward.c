@@ -64,6 +64,20 @@ static int later_first(const void *a, const void *b)
     return (x->sequence < y->sequence) - (x->sequence > y->sequence);
 }
 
+/* Counts the uses of the node's leaves. Those that do not require a gradient any more get none. */
+static void count_uses(shard_node *node)
+{
+    for (int i = 0; i < node->inputs; i++) {
+        shard_tensor *leaf = node->edge[i].leaf;
+        if (leaf && leaf->requires_grad) {
+            leaf->leaf->grad_uses++;
+        } else {
+            node->edge[i].leaf = NULL;
+            shard_tensor_unref(leaf);
+        }
+    }
+}
+
 static shard_status collect(walk *w, shard_node *root)
 {
     visit_number++;
@@ -75,9 +89,7 @@ static shard_status collect(walk *w, shard_node *root)
                 SHARD_TRY(visit(w, node->edge[i].node));
     }
     for (int64_t at = 0; at < w->count; at++)
-        for (int i = 0; i < w->nodes[at]->inputs; i++)
-            if (w->nodes[at]->edge[i].leaf)
-                w->nodes[at]->edge[i].leaf->leaf->grad_uses++;
+        count_uses(w->nodes[at]);
     qsort(w->nodes, (size_t)w->count, sizeof *w->nodes, later_first);
     return SHARD_OK;
 }
