@@ -224,13 +224,15 @@ def check_computing(folder, one):
     whole = losses(train(folder, *plain))
     compare("two micro-batches with ZeRO 2", losses(train(folder, *plain, "--accumulate", 2, "--enable-zero-optim", 2, ranks=2)), whole)
     compare("two micro-batches", losses(train(folder, *plain, "--accumulate", 2, ranks=2)), whole)
-    slow = [*plain, "--lr", 0.001, "--steps", 8] # a rate of 0.01 enlarges rounding, which differs between processors, to 0.02 in six steps
+    # A rate of 0.01 enlarges rounding, which differs between processors, to 0.02 in six steps.
+    slow = [*plain, "--lr", 0.001, "--steps", 8]
     exact = losses(train(folder, *slow, ranks=2))
     half = losses(train(folder, *slow, "--enable-amp-mode", "bf16", "--enable-model-parallel", ranks=2))
     compare("bfloat16", half, exact, 1e-3)
     check(half != exact, "bfloat16 changes nothing")
     lines = train(folder, *slow, "--enable-amp-mode", "fp16", "--check-replicas", 5, ranks=2)
-    half = [line["loss"] for line in lines if not line.get("left_out")]
+    check(not any(line.get("left_out") for line in lines), f"float16 leaves steps out: {lines}")
+    half = [line["loss"] for line in lines]
     compare("float16", half, exact, 1e-3)
     check(half != exact and lines[0]["grad_scale"] > 1, f"float16 changes nothing, with a scale of {lines[0]['grad_scale']}")
     check(losses(train(folder))[5] != whole[5], "dropout changes nothing")

@@ -42,6 +42,7 @@ START_TEST(takes_the_best)
     ck_assert_ptr_nonnull(best);
     shard_set_log_function(add_line, lines);
     ck_assert_ptr_eq(shard_cpu_kernels(), best);
+    shard_set_log_function(NULL, NULL);
     ck_assert_str_eq(lines, wanted);
     ck_assert_int_eq(threads(), 1);
 }

@@ -82,6 +82,77 @@ START_TEST(test_crossed_order)
 }
 END_TEST
 
+/* Ranks 0 and 1 have two more parameters, replicated over these two, and so more buckets; ranks 2 and 3 have one. */
+static void train_with_others(shard_group *world, void *context)
+{
+    int stage = *(const int *)context, pair = shard_group_rank(world) / 2;
+    shard_group *group = shard_group_split(world, pair);
+    SHARD_SCOPE
+    {
+        shard_tensor *shared = made_up_leaf(SHARD_SHAPE(ROWS, COLUMNS), 1, SHARD_FLOAT32);
+        shard_tensor *others[] = {made_up_leaf(SHARD_SHAPE(ROWS), 2, SHARD_FLOAT32),
+                                  made_up_leaf(SHARD_SHAPE(ROWS), 3, SHARD_FLOAT64)};
+        int count = pair == 0 ? 2 : 1;
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "shared", shared));
+        for (int i = 0; i < count; i++) {
+            shard_tensor_set_replica_group(others[i], group);
+            check_ok(shard_tensors_add(list, i == 0 ? "first" : "second", others[i]));
+        }
+        shard_data_parallel *dp = shard_data_parallel_create(list, .stage = stage);
+        ck_assert_msg(dp != NULL, "%s", shard_last_error());
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 0.1);
+        for (int step = 0; step < 2; step++) {
+            shard_tensor *loss = loss_of(shared);
+            for (int i = 0; i < count; i++)
+                loss = shard_add(loss, shard_cast(loss_of(others[i]), SHARD_FLOAT32));
+            check_ok(shard_backward(loss));
+            check_ok(shard_clip_grad_norm(sgd, 1.0, NULL));
+            check_ok(shard_step(sgd));
+        }
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+    shard_group_destroy(group);
+}
+
+START_TEST(test_other_parameters)
+{
+    int stage = _i;
+    run_job(4, train_with_others, &stage);
+}
+END_TEST
+
+/* Without sync each replica moves by its own gradients, of which the last rank lacks one. */
+static void step_locally(shard_group *world, void *context)
+{
+    (void)context;
+    bool last = shard_group_rank(world) == shard_group_size(world) - 1;
+    SHARD_SCOPE
+    {
+        shard_tensor *w[] = {made_up_leaf(SHARD_SHAPE(ROWS), 1, SHARD_FLOAT32),
+                             made_up_leaf(SHARD_SHAPE(ROWS), 2, SHARD_FLOAT32)};
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "first", w[0]));
+        check_ok(shard_tensors_add(list, "second", w[1]));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_optimizer *sgd = sgd_of_list(list, .lr = 0.1);
+        shard_data_parallel_set_sync(dp, false);
+        check_ok(shard_backward(loss_of(w[0])));
+        if (!last)
+            check_ok(shard_backward(loss_of(w[1])));
+        check_ok(shard_step(sgd));
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_local_steps)
+{
+    run_job(3, step_locally, NULL);
+}
+END_TEST
+
 /* Ways in which the last rank steps differently. */
 typedef enum other_step { FREEZES, CLEARS, CLEARS_BEFORE_CLIPPING, OTHER_OPTIMIZER, OTHER_STEPS } other_step;
 
@@ -149,5 +220,7 @@ int main(void)
     TCase *tcase = test_case(suite, "refuses");
     tcase_add_loop_test(tcase, test_crossed_order, 0, (int)(sizeof cases / sizeof *cases));
     tcase_add_loop_test(tcase, test_other_steps, 0, OTHER_STEPS);
+    tcase_add_loop_test(tcase, test_other_parameters, 0, 4);
+    tcase_add_test(tcase, test_local_steps);
     return test_run(suite);
 }

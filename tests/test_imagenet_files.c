@@ -371,6 +371,14 @@ static void damage(int step, bool cut)
     ck_assert_int_eq(fclose(file), 0);
 }
 
+/* Keeps a step's folder under a name that is of no step. */
+static void copy_aside(int step)
+{
+    char command[400];
+    snprintf(command, sizeof command, "cp -r '%s/kept/step-%06d' '%s/kept/step-%06d.bak'", run_folder, step, run_folder, step);
+    ck_assert_int_eq(system(command), 0);
+}
+
 /* A run that begins, ends and goes on by --resume auto is the run in one, past damaged files too. */
 START_TEST(test_resume_auto)
 {
@@ -409,6 +417,7 @@ START_TEST(test_resume_auto)
                       parts[i].step);
     damage(8, _i == 0);
     damage(9, _i == 0);
+    copy_aside(9);
     check_refused("each of the 2 checkpoints in kept is damaged", KEEP "--steps 9 --output kept --resume auto");
 }
 END_TEST

@@ -225,7 +225,8 @@ SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_
  * moves a parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both
  * before the next backward, which would add to them. A failure in the middle of a step, of a device, of communication, or of
  * memory that is not known before (docs/errors.md), may be of one rank alone: others have stepped then, and LAMB may have
- * replaced gradients. Errors: MISMATCH, ranks whose settings differ; ARGUMENT, a gradient that is a pending sum
+ * replaced gradients. Errors: MISMATCH, ranks whose settings differ, or of which one alone lacks a gradient that data parallel
+ * training averages over the world; ARGUMENT, a gradient that is a pending sum
  * (shard/distributed.h) over ranks with replicas of the parameter, which shard_data_parallel or shard_all_reduce sums.
  * Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_step(shard_optimizer *optimizer);
@@ -254,7 +255,8 @@ typedef struct shard_clip_options {
  * the ranks' sums go through host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error
  * (ARGUMENT) on every rank with error_if_nonfinite; call shard_optimizer_zero_grad after it. max_norm may be INFINITY: then
  * the norm alone is computed. Errors: ARGUMENT, a max_norm that is negative or NaN, or a norm_type that is not above 0;
- * MISMATCH, ranks with other values; UNSUPPORTED, overlap of shard_zero_optimizer. Collective over the world.
+ * MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer. Collective
+ * over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, ...) \
     SHARD_GIVEN(shard_clip_grad_norm_with(            \
@@ -327,8 +329,8 @@ SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
  * workspace. Lists of shard_ema_state_dict have the parameters in between, and none can be made then (ARGUMENT): a checkpoint of
- * the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each. Collective over
- * the world. */
+ * the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each. MISMATCH: ranks with
+ * other numbers of updates. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).

@@ -17,7 +17,7 @@
  * - Frozen parameters begin with the first replica's values and are compared like the others.
  * - A parameter that requires a gradient and that no rank's backward reaches has a gradient of zeros after it: momentum
  *   and weight decay move it, unlike in one process. Freeze the parameters that the loss does not use.
- * - With several objects, every rank's backward reaches a parameter of each object. All ranks reach the objects in the same
+ * - Every rank's backward reaches a parameter of each object. All ranks reach several objects in the same
  *   order. A difference is an error (MISMATCH). If some rank's backward leaves out a parameter that another one reaches, all
  *   ranks have reached the last parameter of one object before the first of the next, and no optimizer has .overlap. Else the
  *   reductions of two objects change places on that rank, which is a MISMATCH, too.

@@ -194,7 +194,7 @@ static void describe_difference(const shard_group *group, const call_text *texts
             describe_argument(example->arguments, other->arguments, arguments, sizeof arguments);
         shard_group_name_ranks(group, marked, out, bytes);
         size_t used = strlen(out);
-        snprintf(out + used, bytes - used, " %s %.150s%.80s%s", number == 1 ? "calls" : "call", example->call, arguments,
+        snprintf(out + used, bytes - used, " %s %.150s%.100s%s", number == 1 ? "calls" : "call", example->call, arguments,
                  i == 0 ? " while " : "");
     }
 }

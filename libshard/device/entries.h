@@ -366,8 +366,7 @@ SHARD_KERNEL_ENTRY(shard_status, embedding_renorm, shard_device *, int64_t n, in
 /* ---- norms and clipping ---- */
 
 /* *sum = the sum of |x|^power; of power INFINITY the largest |x|, a NaN before all.
- * In double: of float32 and 16-bit types a sum of squares is finite exactly if all
- * elements are. power > 0. */
+ * In double. power > 0. */
 SHARD_KERNEL_ENTRY(shard_status, power_sum, shard_device *, int64_t n, double power, const void *x, double *sum, shard_dtype)
 /* *norm = *scale * (*sum)^(1 / power), or *scale * *sum of power INFINITY; *scale is
  * multiplied by min(1, max_norm / (*norm + 1e-6)), and by 1 for a max_norm INFINITY, whatever the norm is. As

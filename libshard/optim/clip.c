@@ -201,7 +201,8 @@ static shard_status call_clip(clip_call *c, const shard_clip_options *options, d
     shard_require_identical("max_norm %.7g", c->max_norm);
     shard_require_identical("norm_type %.7g", c->power);
     for (int64_t i = 0; i < c->count && c->scale; i++)
-        shard_optimizer_require_identical_gradients(c->optimizers[i]);
+        if (shard_optimizer_follow(c->optimizers[i]) == SHARD_OK)
+            shard_optimizer_require_identical_gradients(c->optimizers[i]);
     bool ready = c->scale && shard_last_status() == SHARD_OK && take_scales(c) == SHARD_OK;
     shard_status status = ready ? clip_by_norm(c, options->error_if_nonfinite, norm) : shard_group_fail(shard_world());
     free(c->scale);

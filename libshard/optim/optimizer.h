@@ -133,9 +133,9 @@ shard_status shard_optimizer_refuse_overlap(const shard_optimizer *optimizer, co
  * multiply it and do not write to the gradients. NULL with the error set. */
 double *shard_optimizer_grad_scale(shard_optimizer *optimizer);
 
-/* Makes the next collectives of the public function compare which parameters have a gradient, of those that an engine replicates
- * over the world: others may be those of some ranks alone. After a step with a gradient that one rank lacks, which it alone has
- * frozen or cleared, replicas would differ. */
+/* Makes the next collectives of the public function compare which parameters have a gradient, of those whose gradients an engine
+ * averages over the world: others may be those of some ranks alone. After a step with a gradient that one rank lacks, which it
+ * alone has frozen or cleared, replicas would differ. */
 void shard_optimizer_require_identical_gradients(const shard_optimizer *optimizer);
 
 /* *sum (device memory) = the sum of |x|^power over the gradients of the local ranges, or of those that count

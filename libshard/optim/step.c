@@ -308,8 +308,9 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
         const shard_slot *slot = &optimizer->slots[i];
         if (shard_has_grad(slot->parameter) && !shard_has_grad(slot->range.tensor))
             return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_step: \"%s\" has a gradient of a backward with shard_data_parallel_set_sync off, which "
-                               "no rank has averaged: it must be on in the last backward before a step",
+                               "shard_step: \"%s\" has a gradient that no rank has averaged, of a backward that failed, or with "
+                               "shard_data_parallel_set_sync off: it must be on in the last backward before a step; "
+                               "shard_optimizer_zero_grad clears what a failed one has left",
                                slot->name);
         if (shard_slot_has_gradient(slot) && shard_parameter_group(slot->parameter) && !shard_engine_of(slot->parameter))
             return shard_error(
@@ -359,14 +360,14 @@ static void require_identical_settings(const shard_optimizer *optimizer)
 void shard_optimizer_require_identical_gradients(const shard_optimizer *optimizer)
 {
     int64_t replicated = 0, count = 0;
-    uint64_t which = SHARD_HASH_START;
+    uint64_t which = 0, identity;
     const char *first = NULL, *missing = NULL;
     for (int64_t i = 0; i < optimizer->count; i++) {
         const shard_slot *slot = &optimizer->slots[i];
-        if (!shard_engine_of(slot->parameter) || shard_parameter_group(slot->parameter) != shard_world())
+        if (shard_parameter_group(slot->parameter) != shard_world() || !shard_engine_averages(slot->parameter, &identity))
             continue;
         bool has = shard_slot_has_gradient(slot);
-        which = shard_hash_word(shard_hash_text(which, slot->name), has);
+        which += shard_hash_element((int64_t)identity, has); /* ranks may have the slots in different orders */
         first = first ? first : slot->name;
         missing = has || missing ? missing : slot->name;
         replicated++;

@@ -170,13 +170,14 @@ static shard_bucket *find_or_add(shard_buckets *buckets, int64_t from, const sha
             return bucket;
         break;
     }
-    shard_unit *unit = shard_unit_create(group, device, dtype, candidate->name);
+    shard_unit *unit = shard_unit_create(group, device, dtype);
     shard_bucket *bucket = unit ? shard_calloc(1, sizeof *bucket) : NULL;
     if (!bucket || shard_grow(&buckets->all, &buckets->capacity, buckets->count + 1, sizeof *buckets->all) != SHARD_OK) {
         shard_unit_close(unit);
         free(bucket);
         return NULL;
     }
+    shard_unit_copy_name(unit->name, candidate->name);
     *bucket = (shard_bucket){.unit = unit, .defers = candidate->deferred_with != NULL};
     return buckets->all[buckets->count++] = bucket;
 }

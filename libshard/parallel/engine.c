@@ -10,6 +10,7 @@
 #include "parallel/unshard.h"
 
 #include "autograd/deferred.h"
+#include "base/hash.h"
 #include "device/graph.h"
 #include "op/op.h"
 
@@ -338,6 +339,15 @@ void shard_engine_mark_updated(const shard_tensor *parameter)
         entry->bucket->updated = true;
 }
 
+bool shard_engine_averages(const shard_tensor *parameter, uint64_t *identity)
+{
+    const shard_bucket_entry *entry = entry_of(parameter);
+    if (!entry || (entry->bucket->engine->local && !entry->bucket->unit->local_gradients))
+        return false;
+    *identity = shard_hash_word(entry->bucket->unit->identity, (uint64_t)entry->start);
+    return true;
+}
+
 bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket)
 {
     const shard_bucket_entry *entry = entry_of(parameter);
@@ -386,6 +396,16 @@ void shard_engine_drop(shard_engine *engine, int64_t count)
         give_up(engine->buckets.all[--engine->buckets.count]);
 }
 
+/* Identifies the bucket's unit: ranks of its group may have other numbers of buckets of other groups. */
+static void identify(const shard_buckets *buckets, int64_t at)
+{
+    int64_t number = 0;
+    shard_unit *unit = buckets->all[at]->unit;
+    for (int64_t i = 0; i < at; i++)
+        number += buckets->all[i]->unit->group == unit->group;
+    shard_unit_identify(unit, number);
+}
+
 /* Makes buckets of the candidates, which then belong to this engine. */
 static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
 {
@@ -396,7 +416,7 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
         shard_engine_drop(engine, from);
     for (int64_t i = from; i < buckets->count; i++) {
         buckets->all[i]->engine = engine;
-        shard_unit_identify(buckets->all[i]->unit, i);
+        identify(buckets, i);
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
             shard_bucket_entry *entry = &buckets->all[i]->entries[j];
             entry->parameter->leaf->grad_ready = gradient_ready;

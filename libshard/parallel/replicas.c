@@ -112,7 +112,7 @@ static shard_status broadcast_frozen(const shard_tensors *parameters)
 /* ---- buffers ---- */
 
 /* NULL with the error set. */
-static shard_unit *find_or_add(shard_replicas *replicas, const shard_tensor *tensor, const char *name)
+static shard_unit *find_or_add(shard_replicas *replicas, const shard_tensor *tensor)
 {
     shard_group *group = shard_parameter_group(tensor);
     shard_unit *unit = NULL;
@@ -121,7 +121,7 @@ static shard_unit *find_or_add(shard_replicas *replicas, const shard_tensor *ten
         if (unit->group == group && unit->device == shard_device_of(tensor) && unit->dtype == tensor->dtype)
             return unit;
     }
-    if ((unit = shard_unit_create(group, shard_device_of(tensor), tensor->dtype, name)))
+    if ((unit = shard_unit_create(group, shard_device_of(tensor), tensor->dtype)))
         replicas->units[replicas->unit_count++] = unit;
     return unit;
 }
@@ -143,7 +143,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
         const shard_tensor *tensor = shard_tensors_at(list, i);
         if (!is_buffer(replicas, tensor))
             continue;
-        shard_unit *unit = find_or_add(replicas, tensor, shard_tensors_name(list, i));
+        shard_unit *unit = find_or_add(replicas, tensor);
         if (!unit) {
             status = shard_last_status();
             break;
@@ -160,7 +160,7 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
         shard_tensor *tensor = shard_tensors_at(list, i);
         if (!is_buffer(replicas, tensor))
             continue;
-        const shard_unit *unit = find_or_add(replicas, tensor, shard_tensors_name(list, i));
+        const shard_unit *unit = find_or_add(replicas, tensor);
         status = shard_tensor_move(tensor, unit->values, shard_unit_bytes(unit, start[i]));
     }
     free(start);

@@ -115,14 +115,11 @@ shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *fr
 
 /* ---- creation and destruction ---- */
 
-shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype, const char *name)
+shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype)
 {
     shard_unit *unit = shard_calloc(1, sizeof *unit);
-    if (!unit)
-        return NULL;
-    *unit = (shard_unit){.refs = 1, .group = group, .device = device, .dtype = dtype};
-    unit->identity = shard_hash_text(SHARD_HASH_START, name);
-    shard_unit_copy_name(unit->name, name);
+    if (unit)
+        *unit = (shard_unit){.refs = 1, .group = group, .device = device, .dtype = dtype};
     return unit;
 }
 
@@ -135,7 +132,7 @@ void shard_unit_copy_name(char name[SHARD_UNIT_NAME], const char *from)
 void shard_unit_identify(shard_unit *unit, int64_t number)
 {
     const int64_t place[] = {(int64_t)unit->group->sequence, number};
-    unit->identity = shard_hash_words(unit->identity, place, 2);
+    unit->identity = shard_hash_words(SHARD_HASH_START, place, 2);
 }
 
 shard_status shard_unit_partition(shard_unit *unit, int64_t *counts)

@@ -27,7 +27,7 @@ typedef struct shard_unit {
     shard_group *group; /* of more than one rank */
     shard_device *device;
     shard_dtype dtype;
-    uint64_t identity;                             /* the same on all ranks, and of no other unit: each collective compares it */
+    uint64_t identity;                             /* the same on all ranks of the group: each collective compares it */
     char name[SHARD_UNIT_NAME];                    /* of its first parameter, for messages */
     int64_t size;                                  /* elements; gaps between parameters are zeros */
     int64_t *counts;                               /* [ranks of group] elements of each rank's range; NULL: not partitioned */
@@ -46,12 +46,12 @@ typedef struct shard_unit_sum {
     shard_request *request; /* NULL: the sum does not overlap with computation */
 } shard_unit_sum;
 
-/* The caller releases the reference. name: of its first parameter. NULL with the error set. */
-shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype, const char *name);
+/* The caller releases the reference. NULL with the error set. */
+shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype);
 /* Copies a parameter's name for messages. */
 void shard_unit_copy_name(char name[SHARD_UNIT_NAME], const char *from);
-/* Tells the unit from others of the same name. Called at the same place of the program on all ranks of the group, with the same
- * number: that of the unit among those that were made since the group's last collective. */
+/* Tells the unit from others of the group. Called at the same place of the program on all ranks of the group, with the same
+ * number: that of the unit among those of the group that were made since the group's last collective. */
 void shard_unit_identify(shard_unit *unit, int64_t number);
 /* Partitions the unit: each rank keeps counts[rank] elements. Takes over counts, which malloc allocated. */
 shard_status shard_unit_partition(shard_unit *unit, int64_t *counts);

@@ -69,6 +69,8 @@ static shard_status read_number(const command_option *option, const char *text, 
     double number = option->kind == COMMAND_WHOLE ? (double)whole : strtod(text, &end);
     const char *what = option->kind == COMMAND_WHOLE ? "whole number" : "number";
     bool read = end != text && !*end && !errno && number >= option->least && number <= option->most;
+    if (read && option->kind == COMMAND_WHOLE && option->most <= COMMAND_MOST_WHOLE)
+        read = whole <= (int64_t)option->most; /* 2^53 + 1 is 2^53 as a double */
     bool bounded = option->most != INFINITY && (option->most != COMMAND_MOST_WHOLE || number > option->most);
     if (!read && !bounded)
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s: \"%s\" is not a %s of at least %.10g", option->name, text, what,

@@ -246,6 +246,16 @@ static shard_status resume_step(const training_checkpoint *of, const shard_tenso
     return SHARD_OK;
 }
 
+/* Whether it is the name of a step's folder, as shard_save_checkpoint writes it. */
+static bool is_step(const char *name)
+{
+    char again[40];
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    snprintf(again, sizeof again, "step-%06" PRId64, (int64_t)strtoll(name + 5, NULL, 10));
+    return isdigit((unsigned char)name[5]) && strcmp(name, again) == 0;
+}
+
 /* An error if --output has checkpoints of steps: none of them could be resumed. The folder of a save that did not end has no such
  * file. Collective: the first rank looks. */
 static shard_status check_no_steps(const char *output)
@@ -255,9 +265,8 @@ static shard_status check_no_steps(const char *output)
     int64_t count = 0;
     while (folder && (entry = readdir(folder))) {
         char path[PATH_MAX];
-        bool of_step = strncmp(entry->d_name, "step-", 5) == 0 && isdigit((unsigned char)entry->d_name[5]);
         int bytes = snprintf(path, sizeof path, "%s/%s/checkpoint.safetensors", output, entry->d_name);
-        count += of_step && bytes < PATH_MAX && access(path, F_OK) == 0;
+        count += is_step(entry->d_name) && bytes < PATH_MAX && access(path, F_OK) == 0;
     }
     if (folder)
         closedir(folder);
