@@ -35,7 +35,8 @@ static int regions_of_sampled_step(shard_dtype dtype, bool clips)
     int64_t label[ROWS] = {0, 2, 4}, class[CLASSES / 2];
     for (int i = 0; i < CLASSES / 2; i++)
         class[i] = 2 * i;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
         shard_tensor *sample = shard_from_host(class, SHARD_SHAPE(CLASSES / 2), .dtype = SHARD_INT64);
         shard_tensor *x = shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1, .dtype = dtype);
@@ -63,7 +64,8 @@ END_TEST
 static int regions_of_product(int64_t count)
 {
     shard_status status = SHARD_OK;
-    SHARD_SCOPE {
+    SHARD_SCOPE
+    {
         shard_tensor *x = shard_normal(SHARD_SHAPE(count, count), 0, 1, .dtype = SHARD_FLOAT64, .requires_grad = true);
         shard_tensor *weight = shard_normal(SHARD_SHAPE(count, count), 0, 1, .dtype = SHARD_FLOAT64, .requires_grad = true);
         regions_of_threads = 0;

@@ -311,7 +311,7 @@ typedef struct shard_ema shard_ema;
 
 typedef struct shard_ema_options {
     size_t size;
-    double decay; /* Default: 0.999. */
+    double decay; /* above 0 and below 1. Default: 0.999. */
     bool warmup;  /* at most (1 + n) / (10 + n) after n updates, so that the beginning is soon forgotten */
 } shard_ema_options;
 #define SHARD_EMA_OPTIONS_VALUES sizeof(shard_ema_options), 0.999, false

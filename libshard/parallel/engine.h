@@ -37,7 +37,7 @@ shard_engine *shard_engine_of(const shard_tensor *parameter);
 /* The local range of a partitioned parameter, a leaf with its gradient, and its first element; NULL: this rank updates
  * the whole parameter. */
 shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start);
-/* Whether backward averages the parameter's gradient; sync is not off, then. *identity: the same for its replicas, of no other one. */
+/* Whether backward averages the parameter's gradient: an engine has it, and sync is on. *identity: the same for its replicas. */
 bool shard_engine_averages(const shard_tensor *parameter, uint64_t *identity);
 bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket);
 

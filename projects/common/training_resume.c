@@ -218,8 +218,7 @@ static bool is_damaged(progress *shown)
     else if (damaged > 0)
         progress_say(shown, "%s; taking an older checkpoint", text ? text : "a checkpoint is damaged");
     else {
-        const char *own =
-            text && strncmp(text, "rank ", 5) == 0 ? strstr(text, ": ") : NULL; /* shard_agree names a rank again */
+        const char *own = text && strncmp(text, "rank ", 5) == 0 ? strstr(text, ": ") : NULL; /* shard_agree names a rank again */
         if (shard_group_rank(shard_world()) == 0)
             shard_error(status, "%s", own ? own + 2 : text ? text : "no memory for an error's text");
         shard_agree(shard_world());
