@@ -327,7 +327,7 @@ static void steps_by_local_gradients(shard_group *world, void *context)
         check_ok(back(p, NULL));
         shard_step(sgd);
         if (stage == 1) {
-            check_error(shard_last_status(), "*shard_step: \"p\" has a gradient of a backward with *_set_sync off*");
+            check_error(shard_last_status(), "*shard_step: \"p\" has a gradient that no rank has averaged*_set_sync off*");
             check_averaged(p, 0);
             shard_optimizer_zero_grad(sgd);
             check_ok(back(p, NULL));
