@@ -431,6 +431,8 @@ def check_convert(folder, saved):
         run(3, "convert", original, "-o", output, *option, find=f"{option[0]} {option[1]}: there is no such tensor")
     run(3, "convert", original, "-o", output, "--rename", "layer.bias=scale", find='two tensors would have the name "scale"')
     run(3, "convert", original, "-o", output, "--rename", "layer.bias=__metadata__", find="__metadata__")
+    for option in (["--rename", "layer.bias="], ["--prefix-remove", "layer.bias"]):
+        run(3, "convert", original, "-o", output, *option, find='"layer.bias" would have no name')
     assert not output.exists() and not list(folder.glob("*.tmp.*"))
     run(0, "convert", saved, "-o", output)
     assert output.read_bytes() == saved.read_bytes()  # all that shard_save writes, byte for byte
@@ -558,8 +560,9 @@ def check_usage(folder, saved):
             (["convert", saved, "-o", "x", "--prefix-add", "a", "--prefix-add", "b"], "more than once"),
             (["join", saved, saved, "-o", "x", "--dim", "a=b"], "a dimension from 0")):
         run(2, *arguments, find=find)
-    full = call([tool, "inspect", saved], stdout=open("/dev/full", "w"))
-    assert full.returncode == 3 and b"No space" in full.stderr, full
+    for arguments in (["inspect", saved], ["--help"], ["inspect", "--help"]):
+        full = call([tool, *arguments], stdout=open("/dev/full", "w"))
+        assert full.returncode == 3 and b"No space" in full.stderr, full
 
 
 def check_large(folder):

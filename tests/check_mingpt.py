@@ -406,6 +406,8 @@ def check_generation(folder, out):
             check(generate(out, "--max-new-tokens", 30, *options, *split, ranks=ranks) == one, f"{options} on {ranks} ranks {split}")
     first, second = (generate(out, "--do-sample", "--max-new-tokens", 30, "--seed", seed) for seed in (1, 2))
     check(first != second, f"two seeds draw {first}")
+    check(generate(out, "--max-new-tokens", 30, "--do-sample", "--top-k", 10000) == generate(out, "--max-new-tokens", 30, "--do-sample"),
+          "top-k of the whole vocabulary")
     check(generate(out, "--max-new-tokens", 30, "--do-sample", "--top-k", 1) == generate(out, "--max-new-tokens", 30), "top-k 1")
 
 
@@ -414,9 +416,11 @@ def check_full_device(folder, out):
     for ranks in (1, 2):
         launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
         with open("/dev/full", "wb") as full:
-            done = subprocess.run([*launcher, MINGPT, "--generate", "--init-from", out, "--max-new-tokens", "3"], stdout=full,
-                                  stderr=subprocess.PIPE, timeout=LIMIT, env=dict(os.environ, OMP_NUM_THREADS="1"))
-        check(done.returncode == 1 and done.stderr.count(b"standard output: No space left") == 1, f"/dev/full, {ranks} ranks: {done}")
+            for options, text in ((["--generate", "--init-from", out, "--max-new-tokens", "3"], b"standard output: No space left"),
+                                  (["--help"], b"the help cannot be written: No space left")):
+                done = subprocess.run([*launcher, MINGPT, *options], stdout=full, stderr=subprocess.PIPE, timeout=LIMIT,
+                                      env=dict(os.environ, OMP_NUM_THREADS="1"))
+                check(done.returncode == 1 and done.stderr.count(text) == 1, f"/dev/full, {ranks} ranks: {done}")
 
 
 def check_bench(folder):
@@ -619,6 +623,9 @@ def check_errors(folder, out):
     for arguments, text in ((["--generate"], "--generate needs a model"), (["--generate", "--init-from", out, "--top-k", 3],
                                                                            "--top-k needs --do-sample")):
         check(text in text_of(start(MINGPT, *arguments)), f"{arguments}: not {text}")
+    (folder / "few.txt").write_bytes(b"good text")
+    output = text_of(start(MINGPT, folder / "few.txt"))
+    check("few.txt: 9 bytes are too few to divide" in output, f"9 bytes: {output}")
     (folder / "text/val.txt").write_bytes(b"good\nbad \xff\n")
     train(folder, ranks=2, expect="val.txt: line 2: a byte 0, or malformed UTF-8")
     config = json.loads((out / "config.json").read_text())

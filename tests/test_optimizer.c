@@ -150,9 +150,32 @@ START_TEST(test_learning_rate)
         ck_assert_int_eq(shard_optimizer_set_lr(NULL, 1), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "shard_optimizer_set_lr: optimizer is NULL*");
         ck_assert_ptr_null(sgd_of_list(list_of("b", a), .lr = INFINITY));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: the learning rate is inf:*");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: lr inf,*finite*");
         shard_optimizer_destroy(sgd);
     }
+}
+END_TEST
+
+/* One of each kind of setting, for each kind of optimizer. */
+START_TEST(test_infinite_settings)
+{
+#define LIST list_of("a", a)
+    SHARD_SCOPE
+    {
+        shard_tensor *a = leaf(1, SHARD_SHAPE(2, 2));
+        const shard_optimizer *const made[] = {
+            sgd_of_list(LIST, .momentum = INFINITY),      sgd_of_list(LIST, .weight_decay = INFINITY),
+            sgd_of_list(LIST, .dampening = -INFINITY),    adam_of_list(LIST, .eps = INFINITY),
+            adam_of_list(LIST, .weight_decay = INFINITY), adamw_of_list(LIST, .lr = INFINITY),
+            lars_of_list(LIST, .momentum = INFINITY),     lars_of_list(LIST, .trust_coefficient = INFINITY),
+            lamb_of_list(LIST, .weight_decay = INFINITY), rowwise_adagrad_of_list(LIST, .eps = INFINITY),
+            rowwise_adam_of_list(LIST, .lr = INFINITY),
+        };
+        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: *momentum inf,*finite numbers are needed*"); /* the first error is kept */
+        for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+            ck_assert_msg(!made[i], "case %zu", i);
+    }
+#undef LIST
 }
 END_TEST
 
@@ -269,6 +292,7 @@ int main(void)
     tcase_add_test(tcase, test_prefix);
     tcase_add_test(tcase, test_refuses_groups);
     tcase_add_test(tcase, test_learning_rate);
+    tcase_add_test(tcase, test_infinite_settings);
     tcase_add_test(tcase, test_tied);
     tcase = test_case(suite, "neighbours");
     tcase_add_loop_test(tcase, test_neighbours, 0, 3);

@@ -80,6 +80,25 @@ START_TEST(test_has_no_threads_for_a_small_product)
 }
 END_TEST
 
+/* The same of a forward, backward and step of a classifier. */
+START_TEST(test_has_no_threads_for_a_small_head)
+{
+    shard_module *head = shard_nn_parallel_classifier(IN, CLASSES, NULL);
+    shard_optimizer *sgd = shard_sgd(head, .lr = 0.1, .momentum = 0.9);
+    SHARD_SCOPE
+    {
+        shard_tensor *labels = shard_from_host((int64_t[ROWS]){0, 2, 4}, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+        shard_tensor *x = shard_normal(SHARD_SHAPE(ROWS, IN), 0, 1);
+        regions_of_threads = 0;
+        check_ok(shard_backward(shard_cross_entropy(shard_forward(head, x), labels)));
+        check_ok(shard_step(sgd));
+        ck_assert_int_eq(regions_of_threads, 0);
+    }
+    shard_optimizer_destroy(sgd);
+    shard_module_destroy(head);
+}
+END_TEST
+
 /* In a process of its own: threads of this one would not be in those of the tests. */
 static bool counts_regions(void)
 {
@@ -100,5 +119,6 @@ int main(void)
     TCase *tcase = test_case(suite, "parallel regions");
     tcase_add_loop_test(tcase, test_has_no_region_for_a_row, 0, 6);
     tcase_add_test(tcase, test_has_no_threads_for_a_small_product);
+    tcase_add_test(tcase, test_has_no_threads_for_a_small_head);
     return test_run_on_cpu(suite);
 }

@@ -37,6 +37,7 @@ expect "a tagged line that is too long" 0 "^ *1 3222788\$" env LENGTH=20000000 s
 expect "tagged lines of both streams" 0 "^0 broken of 20001\$" env LENGTH=200000 sh -c \
     '"$@" 2>&1 | { sleep 1; awk "!/^\[0\] (y|x+)\$/ { broken++ } END { print 0 + broken, \"broken of\", NR }"; }' \
     sh "$shardrun" -n 1 --tag sh -c "yes | head -n 20000 >&2 & $long; wait"
+expect "help that cannot be written" 1 "^shardrun: cannot write the help: No space left" sh -c '"$@" >/dev/full' sh "$shardrun" --help
 expect "tagged output that cannot be written" 1 "^shardrun: output that could not be written is lost: No space left" \
     sh -c '"$@" >/dev/full' sh "$shardrun" -n 1 --tag echo line
 expect "tagged output that is closed" 1 "^shardrun: output that could not be written is lost: Bad file descriptor" \

@@ -430,8 +430,10 @@ static void parse(int count, char **arguments)
     while ((option = getopt_long(count, arguments, "+n:h", options, NULL)) != -1) {
         char *end = NULL;
         if (option == 'h') {
-            fputs(usage, stdout);
-            exit(EXIT_SUCCESS);
+            if (fputs(usage, stdout) != EOF && fflush(stdout) == 0)
+                exit(EXIT_SUCCESS);
+            perror("shardrun: cannot write the help");
+            exit(EXIT_FAILURE);
         }
         if (option == 't')
             job.tag = true;

@@ -31,11 +31,13 @@ static const shard_optimizer_ops kinds[2][2] = {{ADAM("shard_adam", 2), ADAM("sh
 
 shard_status shard_check_adam(const char *function, double lr, double beta1, double beta2, double eps, double weight_decay)
 {
-    if (lr >= 0 && weight_decay >= 0 && eps >= 0 && beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1)
+    if (shard_valid_settings(5, (double[]){lr, beta1, beta2, eps, weight_decay}) && beta1 < 1 && beta2 < 1)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT,
-                       "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: a beta is less than 1, and none may be negative",
-                       function, lr, beta1, beta2, eps, weight_decay);
+    return shard_error(
+        SHARD_ERROR_ARGUMENT,
+        "%s: lr %g, beta1 %g, beta2 %g, eps %g, weight decay %g: finite numbers are needed, none negative, and betas "
+        "less than 1",
+        function, lr, beta1, beta2, eps, weight_decay);
 }
 
 static shard_optimizer *make(bool decoupled, const shard_tensors *parameters, const shard_adam_options *options)

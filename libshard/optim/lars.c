@@ -3,6 +3,8 @@
 
 #include "base/options.h"
 
+#include <math.h>
+
 typedef struct lars_settings {
     shard_sgd_arguments sgd;
     double trust_coefficient, eps;
@@ -37,10 +39,12 @@ static const shard_optimizer_ops with_momentum = {
 
 static shard_status check(const shard_lars_options *s)
 {
-    if (!(s->lr >= 0 && s->momentum >= 0 && s->weight_decay >= 0 && s->trust_coefficient >= 0 && s->eps >= 0))
+    const double settings[] = {s->lr, s->momentum, fabs(s->dampening), s->weight_decay, s->trust_coefficient, s->eps};
+    if (!shard_valid_settings(6, settings))
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_lars: lr %g, momentum %g, weight decay %g, trust coefficient %g, eps %g: none may be negative",
-                           s->lr, s->momentum, s->weight_decay, s->trust_coefficient, s->eps);
+                           "shard_lars: lr %g, momentum %g, dampening %g, weight decay %g, trust coefficient %g, eps %g: finite "
+                           "numbers are needed, none negative but the dampening",
+                           s->lr, s->momentum, s->dampening, s->weight_decay, s->trust_coefficient, s->eps);
     if (s->nesterov && !(s->momentum > 0 && s->dampening == 0))
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_lars: Nesterov momentum needs a momentum, and no dampening");
     return SHARD_OK;

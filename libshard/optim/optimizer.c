@@ -50,12 +50,12 @@ static shard_status add_group(shard_optimizer *optimizer, shard_param_group_opti
     return SHARD_OK;
 }
 
-static shard_status check_lr(const char *function, double lr)
+bool shard_valid_settings(int count, const double *settings)
 {
-    if (lr >= 0 && isfinite(lr))
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s: the learning rate is %g: a finite number, not negative, is needed", function,
-                       lr);
+    for (int i = 0; i < count; i++)
+        if (!(settings[i] >= 0 && isfinite(settings[i])))
+            return false;
+    return true;
 }
 
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
@@ -63,7 +63,7 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shar
 {
     if (!parameters)
         return shard_null_argument(ops->name, "parameters"), NULL;
-    if (check_lr(ops->name, defaults.lr) != SHARD_OK || shard_check_precision(ops->name, &defaults) != SHARD_OK)
+    if (shard_check_precision(ops->name, &defaults) != SHARD_OK)
         return NULL;
     shard_optimizer *optimizer = shard_calloc(1, sizeof *optimizer);
     if (!optimizer)
@@ -104,12 +104,12 @@ static shard_status check_names(const shard_optimizer *optimizer, const shard_te
 static shard_status check_group(const shard_optimizer *optimizer, const shard_tensors *parameters,
                                 const shard_param_group_options *options)
 {
-    if (!(options->lr_scale >= 0 && isfinite(options->lr_scale)) || !(options->weight_decay >= 0 || options->weight_decay == -1))
-        return shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: a finite factor and a decay are needed, "
-            "neither negative (-1: the optimizer's decay)",
-            options->lr_scale, options->weight_decay);
+    double decay = options->weight_decay == -1 ? 0 : options->weight_decay;
+    if (!shard_valid_settings(2, (double[]){options->lr_scale, decay}))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_optimizer_add_param_group: lr_scale %g, weight decay %g: finite numbers are needed, neither "
+                           "negative (-1: the optimizer's decay)",
+                           options->lr_scale, options->weight_decay);
     if (options->decay_1d < -1 || options->decay_1d > 1)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_optimizer_add_param_group: decay_1d is %d: it is 0, 1 or -1 (the optimizer's)",
@@ -198,7 +198,9 @@ shard_status shard_optimizer_set_lr(shard_optimizer *optimizer, double lr)
 {
     if (!optimizer)
         return shard_null_argument("shard_optimizer_set_lr", "optimizer");
-    SHARD_TRY(check_lr("shard_optimizer_set_lr", lr));
+    if (!shard_valid_settings(1, &lr))
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_optimizer_set_lr: the learning rate is %g: a finite number, not negative, is needed", lr);
     optimizer->defaults.lr = lr;
     return SHARD_OK;
 }

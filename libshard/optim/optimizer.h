@@ -118,7 +118,10 @@ static inline const char *shard_word(bool flag)
     return flag ? "true" : "false";
 }
 
-/* Makes an optimizer, with a copy of the settings. NULL with the error set. */
+/* Whether all are finite numbers, and none is negative. */
+bool shard_valid_settings(int count, const double *settings);
+
+/* Makes an optimizer, with a copy of the settings, which are valid. NULL with the error set. */
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, const void *settings, size_t settings_size);
 

@@ -41,10 +41,10 @@ shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters, con
     SHARD_READ_OPTIONS(shard_rowwise_adagrad_options, SHARD_ROWWISE_ADAGRAD_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    if (!(options.lr >= 0 && options.eps >= 0 && options.weight_decay >= 0))
+    if (!shard_valid_settings(3, (double[]){options.lr, options.eps, options.weight_decay}))
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_rowwise_adagrad: lr %g, eps %g, weight decay %g: none may be negative", options.lr,
-                               options.eps, options.weight_decay);
+                               "shard_rowwise_adagrad: lr %g, eps %g, weight decay %g: finite numbers are needed, none negative",
+                               options.lr, options.eps, options.weight_decay);
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = -1};
     shard_rowwise_arguments arguments = {.eps = options.eps};
     return shard_optimizer_make(&adagrad, parameters, defaults, &arguments, sizeof arguments);

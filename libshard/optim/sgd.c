@@ -3,6 +3,8 @@
 
 #include "base/options.h"
 
+#include <math.h>
+
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                          shard_update_types types)
 {
@@ -28,9 +30,11 @@ shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd
     SHARD_READ_OPTIONS(shard_sgd_options, SHARD_SGD_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    if (!(options.lr >= 0 && options.momentum >= 0 && options.weight_decay >= 0))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: lr %g, momentum %g, weight decay %g: none may be negative",
-                               options.lr, options.momentum, options.weight_decay);
+    if (!shard_valid_settings(4, (double[]){options.lr, options.momentum, fabs(options.dampening), options.weight_decay}))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "shard_sgd: lr %g, momentum %g, dampening %g, weight decay %g: finite numbers are needed, none "
+                               "negative but the dampening",
+                               options.lr, options.momentum, options.dampening, options.weight_decay);
     if (options.nesterov && !(options.momentum > 0 && options.dampening == 0))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: Nesterov momentum needs a momentum, and no dampening");
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};

@@ -361,12 +361,13 @@ static void write_help(char *text, size_t bytes, const command_line *line, const
     print_default(text + used, bytes - used, line, option);
 }
 
-void command_line_print_help(const command_line *line, FILE *file)
+shard_status command_line_print_help(const command_line *line, FILE *file)
 {
     command_option rows[COMMAND_MOST_OPTIONS];
     command_line flat;
-    if (flatten(line, rows, &flat) != SHARD_OK)
-        return;
+    shard_status status = flatten(line, rows, &flat);
+    if (status != SHARD_OK)
+        return status;
     fputs(line->usage, file);
     for (int i = 0; i < flat.count; i++) {
         const command_option *option = &rows[i];
@@ -386,4 +387,7 @@ void command_line_print_help(const command_line *line, FILE *file)
     }
     if (line->closing)
         fputs(line->closing, file);
+    if (fflush(file) != 0 || ferror(file)) /* the device may be full */
+        return shard_error(SHARD_ERROR_IO, "the help cannot be written: %s", strerror(errno));
+    return SHARD_OK;
 }

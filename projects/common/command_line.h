@@ -95,6 +95,7 @@ const char *command_write_number(char *text, size_t bytes, double value);
 /* "--dummy: write --synthetic 1281167" of a foreign option. */
 void command_write_note(const command_foreign *foreign, char *text, size_t bytes);
 
-void command_line_print_help(const command_line *line, FILE *file);
+/* IO where the file cannot be written. */
+shard_status command_line_print_help(const command_line *line, FILE *file);
 
 #endif

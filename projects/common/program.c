@@ -19,7 +19,7 @@ static shard_status start(const program *of, int argc, char **argv)
     if (!help)
         return of->run(of->values);
     if (shard_group_rank(shard_world()) == 0)
-        command_line_print_help(of->line, stdout);
+        return command_line_print_help(of->line, stdout);
     return SHARD_OK;
 }
 

@@ -132,11 +132,10 @@ static shard_status add_token(continuation *of)
             logits = shard_add(logits, of->unknown);
         if (!wanted->do_sample) {
             take_most_probable(of, logits);
-        } else if (wanted->top_k) {
-            int64_t k = wanted->top_k < known ? wanted->top_k : known;
-            logits = shard_top_k(logits, k, &tokens);
-            draw_each(of, logits, tokens, k);
-        } else {
+        } else if (wanted->top_k && wanted->top_k < known) {
+            logits = shard_top_k(logits, wanted->top_k, &tokens);
+            draw_each(of, logits, tokens, wanted->top_k);
+        } else { /* in the tokens' order, whether --top-k is all of them or not given */
             draw_each(of, shard_gather_from_group(logits, -1, shard_mesh_model_group(of->run->base.mesh)), NULL, known);
         }
     }

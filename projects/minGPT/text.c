@@ -92,6 +92,14 @@ static shard_status divide_file(text_sets *sets, const char *path)
     if (at == bytes) /* one long line */
         for (at = bytes - bytes / 10; at > 0 && ((unsigned char)text[at] & 0xC0) == 0x80;)
             at--;
+    if (at == 0 || at == bytes) {
+        free(text);
+        return shard_error(SHARD_ERROR_FORMAT,
+                           "%s: %" PRId64
+                           " bytes are too few to divide, of which the last tenth is for validation; give a longer "
+                           "text, or a folder with train.txt and val.txt",
+                           path, bytes);
+    }
     sets->text[TEXT_VAL] = malloc((size_t)(bytes - at) + 1);
     sets->text[TEXT_TRAIN] = text;
     if (!sets->text[TEXT_VAL])

@@ -35,8 +35,10 @@ int main(int count, char **arguments)
     settings s;
     bool differs = false;
     if (count < 2 || strcmp(arguments[1], "--help") == 0 || strcmp(arguments[1], "-h") == 0) {
-        fputs(settings_help, count < 2 ? stderr : stdout);
-        return count < 2 ? EXIT_USAGE : EXIT_SUCCESS;
+        if (count >= 2)
+            settings_print_help();
+        fputs(settings_help, stderr);
+        return EXIT_USAGE;
     }
     settings_read(&s, arguments[1], count - 1, arguments + 1);
     if (s.output)

@@ -78,6 +78,12 @@ static char *convert_name(settings *s, const char *name, bool *dropped)
     char *result = shard_format("%s%s", s->prefix_add.count ? s->prefix_add.at[0] : "",
                                 text + (removes ? strlen(s->prefix_remove.at[0]) : 0));
     free(text);
+    if (result && !*result) {
+        free(result);
+        shard_error(SHARD_ERROR_ARGUMENT, "%s would have no name; give --rename or --prefix-remove another text",
+                    shard_quoted(name));
+        return NULL;
+    }
     return result;
 }
 

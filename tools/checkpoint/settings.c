@@ -80,6 +80,14 @@ _Noreturn static void SHARD_PRINTF(1, 2) fail_usage(const char *format, ...)
     exit(EXIT_USAGE);
 }
 
+void settings_print_help(void)
+{
+    if (fputs(settings_help, stdout) != EOF && fflush(stdout) == 0)
+        exit(EXIT_SUCCESS);
+    perror("shard-checkpoint: cannot write the help");
+    exit(EXIT_OTHER);
+}
+
 /* ---- options of commands ---- */
 
 enum { VALUES = 256, TOLERANCE, MAX_BYTES, DTYPE, RENAME, PREFIX_REMOVE, PREFIX_ADD, DROP, KEEP, DROP_METADATA, DIM, SKIP_CHECKSUMS,
@@ -259,10 +267,8 @@ void settings_read(settings *s, const char *name, int count, char **arguments)
     *s = (settings){0};
     opterr = 0;
     while ((option = getopt_long(count, arguments, "o:h", all_options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(settings_help, stdout);
-            exit(EXIT_SUCCESS);
-        }
+        if (option == 'h')
+            settings_print_help();
         if (option == '?')
             fail_usage("%s: not an option, or one without its value", shown(arguments[optind - 1]));
         if (!takes(command, option))

@@ -34,6 +34,9 @@ void settings_free(settings *s);
 
 extern const char settings_help[];
 
+/* Prints the help to standard output, and exits. */
+_Noreturn void settings_print_help(void);
+
 /* The index of the value that applies to the name, of several the one with the longest NAME; -1 if there is none. A value is
  * "NAME=TEXT": a tensor's name, or, if it ends with a point, the beginning of names. *bytes is the length of NAME, which is
  * counted as used. */

@@ -114,6 +114,6 @@ shard_status options_check_identical(const settings *o, bool exports)
 
 void options_print_help(void)
 {
-    command_line_print_help(&search_line, stdout);
-    command_line_print_help(&export_line, stdout);
+    if (command_line_print_help(&search_line, stdout) == SHARD_OK)
+        command_line_print_help(&export_line, stdout);
 }

@@ -25,6 +25,7 @@ enum {
     MOST_ROWS = 1024,                /* of x: with more, oneDNN's products are as good */
     MOST_FIRST = 256,                /* first logits of a row, which are kept in order */
     UNIT = 64,                       /* alignment */
+    LEAST_PRODUCTS = 1 << 18,        /* of a thread: fewer take less time than the start of a thread */
     HALVES = 1 << 15,                /* factor of float16 numbers up to 1, so that those from 2e-9 on have all digits */
 };
 
@@ -131,6 +132,14 @@ static void sweep_end(sweep *s, shard_device *device)
 {
     if (s->memory)
         shard_cpu_scratch_release(device, s->memory, s->bytes);
+}
+
+/* The threads of the sweep, of `threads`. A test that sets shard_head_tile has all of them. */
+static int count_lanes(const sweep *s, int threads, int64_t tiles)
+{
+    int64_t products = s->h->loss.rows * s->h->in * s->h->loss.cols;
+    int64_t most = shard_head_tile ? threads : products / LEAST_PRODUCTS;
+    return (int)shard_max(1, shard_min(shard_min(threads, tiles), most));
 }
 
 static size_t lay_out_lane(lane *l, bool gradient, bool sum)
@@ -306,7 +315,7 @@ static shard_status forward(shard_device *device, const shard_head *h, double *s
     lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, false);
     int64_t tiles = status == SHARD_OK ? shard_divide_up(h->loss.cols, s.tile) : 0;
-    threads = (int)shard_max(1, shard_min(threads, tiles));
+    threads = count_lanes(&s, threads, tiles);
     if (status == SHARD_OK)
         status = lanes_begin(device, &s, threads, lanes, false, sum != NULL);
     if (status == SHARD_OK) {
@@ -488,7 +497,7 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
     lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, true);
     int64_t tiles = status == SHARD_OK ? shard_divide_up(h->loss.cols, s.tile) : 0;
-    threads = (int)shard_max(1, shard_min(threads, tiles));
+    threads = count_lanes(&s, threads, tiles);
     if (status == SHARD_OK)
         status = lanes_begin(device, &s, threads, lanes, true, to->input != NULL);
     if (status == SHARD_OK) {
