@@ -222,6 +222,20 @@ static shard_status take(void *context, shard_device *of, int64_t first, int64_t
     return SHARD_OK;
 }
 
+/* The sum of the weight's rows, which are not rounded to the products' type. */
+static void check_spread(const problem *p)
+{
+    const shard_head *h = &p->h;
+    double *weight = h->spread ? numbers_of(h->weight, h->loss.cols * h->in, h->weight_dtype, h->weight_dtype) : NULL;
+    for (int64_t k = 0; k < h->in && h->spread; k++) {
+        double sum = 0;
+        for (int64_t c = 0; c < h->loss.cols; c++)
+            sum += p->class_weight[c] * weight[c * h->in + k];
+        close_to(p, "spread", k, (double)((float *)h->spread)[k], sum, 1e-6 * (double)(h->loss.cols + 1));
+    }
+    free(weight);
+}
+
 static void check_problem(problem *p)
 {
     shard_head *h = &p->h;
@@ -230,10 +244,12 @@ static void check_problem(problem *p)
     float *sum = array_new(rows * h->in, SHARD_FLOAT32);
     size_t most = rows % 2 ? (size_t)1 << 30 : (size_t)(rows * h->loss.cols); /* all tiles, or some of them */
     h->stash_bytes = p->form & STASHED ? device->head->stash_bytes(h, most) : 0;
+    h->spread = shard_head_spreads(h) ? array_new(h->in, SHARD_FLOAT32) : NULL;
     h->stash = h->stash_bytes ? array_new((int64_t)h->stash_bytes, SHARD_UINT8) : NULL;
     ck_assert(device->head->fits(h));
     ck_assert_int_eq(device->head->forward(device, h, stats, sum), SHARD_OK);
     check_forward(p, stats, sum);
+    check_spread(p);
     bool accumulate = !(p->form & TAKEN) && rows % 3 == 0;
     void *old = array_noise(numbers, h->weight_dtype, OLD, -1, 1),
          *old_bias = array_noise(h->loss.cols, h->weight_dtype, OLD_BIAS, -1, 1);
@@ -248,6 +264,7 @@ static void check_problem(problem *p)
     check_gradient(p, gradient, bias, accumulate ? old : NULL, accumulate ? old_bias : NULL);
     array_free(stats, rows * SHARD_CE_STATS, SHARD_FLOAT64);
     array_free(sum, rows * h->in, SHARD_FLOAT32);
+    array_free(h->spread, h->in, SHARD_FLOAT32);
     array_free(h->stash, (int64_t)h->stash_bytes, SHARD_UINT8);
     array_free(old, numbers, h->weight_dtype);
     array_free(gradient, numbers, h->weight_dtype);

@@ -334,6 +334,11 @@ shard_status shard_head_sum_weight(shard_device *device, const shard_head *h, bo
     return status;
 }
 
+bool shard_head_spreads(const shard_head *h)
+{
+    return h->loss.smoothing != 0 && h->loss.cols > 0 && shard_head_sums(h) && !shard_head_prepares(h);
+}
+
 shard_status shard_head_input_gradient(shard_device *device, const shard_head *h, const double *stats, const void *sum,
                                        const shard_head_rows *rows, void *dx)
 {
@@ -343,18 +348,9 @@ shard_status shard_head_input_gradient(shard_device *device, const shard_head *h
         return sweep_input_gradient(device, h, rows, dx);
     if (shard_head_prepares(h))
         return shard_head_prepared_input_gradient(device, h, stats, sum, rows, dx);
-    shard_dtype wide = shard_head_wide(h->dtype);
-    size_t bytes = (size_t)h->in * shard_dtype_size(wide) + 1;
-    bool smooths = h->loss.smoothing != 0 && h->loss.cols > 0;
-    void *spread = smooths ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes) : NULL;
-    shard_status status = smooths && !spread ? shard_last_status() : SHARD_OK;
-    if (spread)
-        status = shard_head_sum_weight(device, h, false, spread);
-    if (status == SHARD_OK)
-        status = device->ops->head_input_gradient(device, &h->loss, h->in, h->target, h->class_weight, h->weight, h->weight_dtype,
-                                                  stats, rows->lse, rows->slope, rows->scale, sum, spread, dx, wide);
-    shard_device_release(device, SHARD_MEMORY_WORKSPACE, spread, bytes);
-    return status;
+    return device->ops->head_input_gradient(device, &h->loss, h->in, h->target, h->class_weight, h->weight, h->weight_dtype,
+                                            stats, rows->lse, rows->slope, rows->scale, sum, h->spread, dx,
+                                            shard_head_wide(h->dtype));
 }
 
 /* The gradient of `count` rows of the tile from `first` on, from dz, which is t->narrow. */
@@ -473,7 +469,10 @@ shard_status shard_head_forward(shard_device *device, const shard_head *h, doubl
     if (shard_head_prepares(h) && device->head)
         return shard_head_prepared_forward(device, h, stats, sum);
     const struct shard_head_ops *ops = fused(device, h);
-    return ops ? ops->forward(device, h, stats, sum) : shard_head_forward_composed(device, h, stats, sum);
+    if (ops)
+        return ops->forward(device, h, stats, sum);
+    SHARD_TRY(shard_head_forward_composed(device, h, stats, sum));
+    return h->spread ? shard_head_sum_weight(device, h, false, h->spread) : SHARD_OK;
 }
 
 shard_status shard_head_weight_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows,

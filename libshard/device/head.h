@@ -36,6 +36,9 @@ typedef struct shard_head {
     /* SHARD_FLOAT32 or SHARD_FLOAT16; not read of bfloat16 features, capped logits and weighted binary losses, nor by a device
      * without fused sweeps. */
     shard_dtype stash_dtype;
+    /* [in], wide, where shard_head_spreads: the sum of the weight's rows, each times its class weight. The forward that makes
+     * `sum` sets it, and the input gradient reads it; else NULL. */
+    void *spread;
     /* For the labels' ranks: their logits [rows], and [rows] that the forward sets to the number of local logits that come before
      * the label's as count_ahead counts, 0 for ignored rows. Both NULL: not wanted. */
     const double *label_logit;
@@ -163,6 +166,10 @@ static inline bool shard_head_sums(const shard_head *h)
 {
     return h->loss.map.soft_cap == 0 || h->loss.smoothing == 0;
 }
+
+/* Whether smoothed labels make the sum of the weight's rows a part of the input gradient. Not where the classes are other rows
+ * than the weight's, which that gradient prepares. */
+bool shard_head_spreads(const shard_head *);
 
 /* dx [rows, in] of the wide type, the summand of the local classes, from the local stats and sum of the forward, or, without
  * shard_head_sums, by another sweep. */

@@ -19,7 +19,8 @@
 static const shard_class_faults faults = SHARD_CLASS_FAULTS("shard_linear_cross_entropy");
 
 enum { X = SHARD_LINEAR_X, WEIGHT = SHARD_LINEAR_WEIGHT, BIAS = SHARD_LINEAR_BIAS, INPUTS = SHARD_LINEAR_OPERANDS };
-/* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in]. */
+/* The tensors that a node saves: the inputs, and these. SUMS: the local statistics, then the sums [rows, in] and `spread` [in].
+ */
 enum { TARGET = INPUTS, CLASS_WEIGHT, LIST, LIST_ON_HOST, LABEL_ROW, OPERANDS };
 enum { NUMBERS = OPERANDS /* [SHARD_CE_NUMBERS, rows] and the result */, SUMS, STASH, MARGIN_SHIFT, MARGIN_NUMBERS };
 enum { BIAS_ORIGIN = MARGIN_NUMBERS + 1, CLASS_WEIGHT_ORIGIN, CORRECTION_ORIGIN, SAVED };
@@ -72,6 +73,14 @@ static shard_head head_of(const shard_cross_entropy_shape *shape, const shard_te
                         .list = memory[LIST],
                         .list_on_host = memory[LIST_ON_HOST],
                         .label_row = memory[LABEL_ROW]};
+}
+
+/* The head's `spread` in SUMS, whose memory begins with `stats`; NULL is ignored. */
+static void set_spread(shard_head *h, double *stats)
+{
+    char *sums = stats ? (char *)(stats + h->loss.rows * SHARD_CE_STATS) : NULL;
+    if (sums && shard_head_spreads(h))
+        h->spread = sums + (size_t)(h->loss.rows * h->in) * shard_dtype_size(shard_head_wide(h->dtype));
 }
 
 static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, const double *stats,
@@ -185,7 +194,8 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
                                                  [SHARD_HEAD_BIAS_ORIGIN] = node->saved[BIAS_ORIGIN],
                                                  [SHARD_HEAD_CLASS_WEIGHT_ORIGIN] = node->saved[CLASS_WEIGHT_ORIGIN],
                                                  [SHARD_HEAD_CORRECTION_ORIGIN] = node->saved[CORRECTION_ORIGIN]};
-    const double *stats = memory[SUMS];
+    double *stats = memory[SUMS];
+    set_spread(&h, stats);
     return shard_linear_head_backward(node, &h, &rows, stats, stats ? stats + SHARD_CE_STATS * c->shape.rows : NULL, kept,
                                       node->saved[STASH], dx);
 }
@@ -409,9 +419,10 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
-    int64_t bytes = shard_head_sums(&h) ? rows->shape.rows * h.in * wide : 0;
+    int64_t sums = shard_head_sums(&h) ? rows->shape.rows * h.in : 0, bytes = (sums + shard_head_spreads(&h) * h.in) * wide;
     call->sums = shard_workspace(x, doubles + (bytes + (int64_t)sizeof(double) - 1) / (int64_t)sizeof(double), SHARD_FLOAT64);
     double *stats = call->sums ? shard_tensor_memory(call->sums) : NULL;
+    set_spread(&h, stats);
     size_t width = (size_t)doubles * sizeof(double);
     return stats && shard_head_forward(shard_device_of(x), &h, stats, shard_head_sums(&h) ? stats + doubles : NULL) == SHARD_OK &&
            SHARD_RUN(x, copy_rows, rows->local, width, stats, width, width, 1) == SHARD_OK;

@@ -158,6 +158,7 @@ static size_t lay_out_lane(lane *l, bool gradient, bool sum)
     l->pairs = sum && pairs ? lay(l->memory, &offset, shard_divide_up(s->tile, 2) * s->pitch, sizeof(uint32_t)) : NULL;
     l->panel = sum ? lay(l->memory, &offset, s->tile * SHARD_CPU_TILE_MOST_COLS, sizeof(float)) : NULL;
     l->sum = sum ? lay(l->memory, &offset, rows * s->in_pitch, sizeof(float)) : NULL;
+    l->spread = s->h->spread && sum ? lay(l->memory, &offset, s->h->in, sizeof(double)) : NULL;
     l->stats = lay(l->memory, &offset, rows * SHARD_CE_STATS, sizeof(double));
     l->logits = lay(l->memory, &offset, s->pitch, sizeof(double));
     l->columns.max = lay(l->memory, &offset, s->pitch, sizeof(float));
@@ -287,6 +288,10 @@ static void forward_tile(lane *l, int64_t first)
     void *pairs = t.stash && s->packed ? t.stash : l->pairs;
     if (pairs)
         s->kernels->pack(t.count, s->pitch, l->z, pairs);
+    if (l->spread) /* of the weight as it is, of which `t.weight` may be rounded */
+        s->kernels->sum_rows(s->h->weight_dtype, t.count, s->h->in,
+                             shard_head_element(s->h->weight, first * s->h->in, s->h->weight_dtype), head_class_weights(s->h, &t),
+                             l->spread);
     if (!l->sum)
         return;
     for (int64_t row = 0; row < s->h->loss.rows && moved; row++)
@@ -305,6 +310,17 @@ static void join_row(const sweep *s, int lanes, const lane *l, int64_t row, doub
     for (int i = 0; i < lanes; i++)
         for (int64_t k = 0; k < s->h->in && sum; k++)
             sum[k] += factor[i] * l[i].sum[row * s->in_pitch + k];
+}
+
+static void join_spread(int lanes, const lane *l)
+{
+    const shard_head *h = l->s->h;
+    for (int64_t k = 0; k < h->in && l->spread; k++) {
+        double sum = 0;
+        for (int i = 0; i < lanes; i++)
+            sum += l[i].spread[k];
+        ((float *)h->spread)[k] = (float)sum;
+    }
 }
 
 static shard_status forward(shard_device *device, const shard_head *h, double *stats, void *sum)
@@ -326,6 +342,7 @@ static shard_status forward(shard_device *device, const shard_head *h, double *s
 #pragma omp parallel for schedule(static) num_threads(threads) if (s.loss->stats > 0)
         for (int64_t row = 0; row < h->loss.rows; row++)
             join_row(&s, threads, lanes, row, stats + row * s.loss->stats, sum ? (float *)sum + row * h->in : NULL);
+        join_spread(threads, lanes);
     }
     lanes_end(device, threads, lanes);
     sweep_end(&s, device);

@@ -53,6 +53,8 @@ typedef struct shard_cpu_head_kernels {
     /* The derivatives of binary cross-entropy with targets of 0, times scale [pitch] (NULL: ones), or, without a scale, sum
      * [pitch] += the losses (NULL: not wanted). Both are 0 where z is -infinity. */
     void (*binary)(int64_t count, int64_t pitch, float *z, const float *class_weight, const float *scale, double *sum);
+    /* sum [in] += the sum of the rows [count, in] of the dtype, each times class_weight [count] (NULL: ones). */
+    void (*sum_rows)(shard_dtype, int64_t count, int64_t in, const void *rows, const float *class_weight, double *sum);
     void (*count_ahead)(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_count *);
     /* n values of a floating dtype but float64 as float32, and back. */
     void (*widen)(shard_dtype, int64_t n, const void *from, float *to);

@@ -25,6 +25,7 @@ typedef struct lane {
     void *pairs;     /* [(tile + 1) / 2, pitch]: exponentials as pairs; NULL: z has them */
     void *panel;     /* [tile, TILE_MOST_COLS] of the tile's weight */
     float *sum;      /* [rows, in_pitch] */
+    double *spread;  /* [in], of shard_head.spread; NULL: not wanted */
     double *stats;   /* [rows, SHARD_CE_STATS]: without maxima and exponentials */
     double *logits;  /* [pitch], sums of all logits */
     shard_cpu_head_columns columns;

@@ -359,6 +359,23 @@ static void add_logits(int64_t count, int64_t pitch, const float *z, const float
     }
 }
 
+static void sum_rows(shard_dtype dtype, int64_t count, int64_t in, const void *rows, const float *class_weight, double *sum)
+{
+    for (int64_t start = 0, width; start < in; start += width) {
+        float part[SPAN] = {0}, buffer[SPAN];
+        width = shard_min(SPAN, in - start);
+        for (int64_t i = 0; i < count; i++) {
+            const float *row = load_float(dtype, rows, i * in + start, width, buffer);
+            float weight = class_weight ? class_weight[i] : 1;
+#pragma omp simd
+            for (int64_t k = 0; k < width; k++)
+                part[k] += weight * row[k];
+        }
+        for (int64_t k = 0; k < width; k++)
+            sum[start + k] += (double)part[k];
+    }
+}
+
 /* Adds the losses of one class to the columns' sums (NULL: not wanted) and replaces its logits z by the derivatives. gcc 12
  * vectorizes these loops, and not one loop of them all. */
 static inline void binary_row(int64_t columns, float *z, float weight, const float *scale, float *sum)
@@ -450,6 +467,7 @@ const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponential
                                                      .scaled = scaled,
                                                      .add_logits = add_logits,
                                                      .binary = binary,
+                                                     .sum_rows = sum_rows,
                                                      .count_ahead = count_ahead,
                                                      .widen = widen_all,
                                                      .narrow = narrow_all,
