@@ -568,6 +568,45 @@ START_TEST(reshapes_what_is_clear)
 }
 END_TEST
 
+/* [rows, -1], [-1, columns] and [rows, -1, size] mean the same where a rank has one row, column, position or head as where it has
+ * more. */
+static void check_reshapes_of_one(shard_group *world, void *context)
+{
+    (void)context;
+    static const struct {
+        shard_shape local;
+        int split; /* dimension of local */
+        shard_shape shape;
+        int at; /* dimension of shape */
+    } cases[] = {
+        {SHARD_SHAPE(2, 12), 0, SHARD_SHAPE(2, -1), 0},         {SHARD_SHAPE(1, 12), 0, SHARD_SHAPE(1, -1), 0},
+        {SHARD_SHAPE(1, 3, 4), 0, SHARD_SHAPE(1, -1), 0},       {SHARD_SHAPE(1, 12), 0, SHARD_SHAPE(1, -1, 4), 0},
+        {SHARD_SHAPE(1, 2, 4), 2, SHARD_SHAPE(-1, 4), 1},       {SHARD_SHAPE(1, 1, 4), 2, SHARD_SHAPE(-1, 4), 1},
+        {SHARD_SHAPE(1, 4), 1, SHARD_SHAPE(-1, 1, 4), 2},       {SHARD_SHAPE(1, 1, 4), 2, SHARD_SHAPE(1, -1, 4), 2},
+        {SHARD_SHAPE(2, 2, 3, 4), 1, SHARD_SHAPE(2, 2, -1), 1}, {SHARD_SHAPE(2, 1, 3, 4), 1, SHARD_SHAPE(2, 1, -1), 1},
+        {SHARD_SHAPE(2, 3, 1, 4), 2, SHARD_SHAPE(2, 3, -1), 2}, {SHARD_SHAPE(6, 8), 1, SHARD_SHAPE(2, 3, -1, 4), 2},
+        {SHARD_SHAPE(6, 4), 1, SHARD_SHAPE(2, 3, -1, 4), 2},    {SHARD_SHAPE(1, 4), 1, SHARD_SHAPE(1, 1, -1, 4), 2},
+        {SHARD_SHAPE(1, 4), 0, SHARD_SHAPE(1, -1, 4), 1},       {SHARD_SHAPE(1, 4), 0, SHARD_SHAPE(-1, 1, 4), 0},
+    };
+    int ranks = shard_group_size(world), rank = shard_group_rank(world);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        SHARD_SCOPE
+        {
+            int split = cases[i].split;
+            int64_t size = cases[i].local.dim[split];
+            shard_tensor *x = shard_as_split(shard_zeros(cases[i].local), split, world, rank * size, ranks * size);
+            shard_tensor *y = shard_reshape(x, cases[i].shape);
+            ck_assert_msg(y != NULL, "case %zu: %s", i, shard_last_error());
+            ck_assert_msg(shard_is_split(y, cases[i].at), "case %zu: %s", i, shard_placement_text(&y->placement));
+        }
+}
+
+START_TEST(reshapes_one_as_several)
+{
+    run_ranks(2, check_reshapes_of_one);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("placement");
@@ -576,5 +615,6 @@ int main(void)
     tcase_add_test(tcase, refuses_what_has_no_rule);
     tcase_add_test(tcase, refuses_other_ranges);
     tcase_add_test(tcase, reshapes_what_is_clear);
+    tcase_add_test(tcase, reshapes_one_as_several);
     return test_run(suite);
 }

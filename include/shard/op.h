@@ -56,8 +56,9 @@ static inline void shard_restore_autocast(const shard_dtype *before)
  * split tensor, shape is that of the local shard. The split dimension may be merged with dimensions
  * after it, or be divided into several, of which the first is split ([rows, -1, 64] of columns). It cannot be
  * merged with a dimension before it, unless that has size 1. If sizes of 1 leave open which dimension is split, it is the
- * one given as -1, else the one that has its size and its place, counted from the front or from the end; two such ones are
- * UNSUPPORTED. */
+ * one that has its size and its place, counted from the front or from the end: of [rows, -1] the rows, of [-1, columns] the
+ * columns. One given as -1 precedes if it has that size or that place from the front, or divides a dimension that is split
+ * before it. Two of that size and place are UNSUPPORTED. */
 SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
 /* Merges dimensions start to end (included; negative: from the end). As torch.flatten; images
  * [n, h, w, c] are flattened in that order. A view. A split dimension may be merged with those after it, and with those

@@ -65,33 +65,51 @@ static bool place_at(const shard_tensor *x, const shard_shape *shape, int to, sh
 }
 
 /* Whether dimension `to` has the size of x's split one and can be it. */
-static bool stays_at(const shard_tensor *x, const shard_shape *shape, int to, shard_placement *placement)
+static bool stays_at(const shard_tensor *x, const shard_shape *shape, int to)
 {
-    return to >= 0 && to < shape->ndim && shape->dim[to] == x->shape.dim[x->placement.dim] && place_at(x, shape, to, placement);
+    shard_placement placement;
+    return to >= 0 && to < shape->ndim && shape->dim[to] == x->shape.dim[x->placement.dim] && place_at(x, shape, to, &placement);
 }
 
-/* With sizes of 1 several dimensions could be the split one: it is the inferred one, or the one at the same place,
- * counted from either end. If both ends have one, ranks with other sizes could choose differently: there is no rule. */
-static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inferred, shard_placement *placement)
+/* The one dimension that begins with x's split one; -1: none or several. */
+static int only_begin(const shard_tensor *x, const shard_shape *shape)
 {
-    int from = x->placement.dim, from_end = from + shape->ndim - x->shape.ndim;
-    shard_placement at_end;
-    if (inferred >= 0 && place_at(x, shape, inferred, placement))
-        return true;
-    bool front = stays_at(x, shape, from, placement), end = stays_at(x, shape, from_end, &at_end);
-    if (end)
-        *placement = at_end;
-    if (front || end)
-        return !(front && end) || from == from_end;
+    int from = x->placement.dim, only = -1;
     int64_t before = shard_shape_product(&x->shape, 0, from), behind = shard_shape_product(&x->shape, from, x->shape.ndim);
-    int candidates = 0, only = -1;
-    for (int to = 0; to < shape->ndim; to++) {
+    for (int to = 0; to < shape->ndim; to++)
         if (shard_shape_product(shape, 0, to) == before && shard_shape_product(shape, to, shape->ndim) == behind) {
-            candidates++;
+            if (only >= 0)
+                return -1;
             only = to;
         }
-    }
-    return candidates == 1 && place_at(x, shape, only, placement);
+    return only;
+}
+
+/*
+ * The dimension of shape that is split; -1: there is no rule. With sizes of 1 several could be it, and ranks with other sizes
+ * could choose differently. So it keeps its size and its place, counted from either end, where it can: [rows, -1] has the
+ * rows, and [-1, columns] the columns, also if the other size is 1. An inferred one precedes where it has that size, or divides
+ * what was split: [rows, -1, 64] has the heads of split columns, also of 64.
+ */
+static int carried_dim(const shard_tensor *x, const shard_shape *shape, int inferred)
+{
+    int from = x->placement.dim, from_end = from + shape->ndim - x->shape.ndim;
+    shard_placement placement;
+    bool may_infer = inferred >= 0 && place_at(x, shape, inferred, &placement);
+    if (may_infer && (inferred == from || shape->dim[inferred] == x->shape.dim[from]))
+        return inferred;
+    bool front = stays_at(x, shape, from), end = stays_at(x, shape, from_end);
+    if (front)
+        return end && from_end != from ? -1 : from;
+    if (may_infer && (inferred > from || !end))
+        return inferred;
+    return end ? from_end : only_begin(x, shape);
+}
+
+static bool carry_split(const shard_tensor *x, const shard_shape *shape, int inferred, shard_placement *placement)
+{
+    int to = carried_dim(x, shape, inferred);
+    return to >= 0 && place_at(x, shape, to, placement);
 }
 
 static shard_tensor *view_as(shard_tensor *x, shard_shape shape, shard_placement placement)
