@@ -7,7 +7,7 @@
  * whole step is written without checks and checked once. docs/errors.md has more.
  *
  * Collective. A function is collective where its comment says so: every rank of the group that it names makes the call, in the
- * same order. Other functions need no other rank.
+ * same order. One thread of a process at a time makes such calls. Other functions need no other rank.
  *
  * NULL. The comment of a function says for which arguments NULL is allowed. For every other pointer NULL has this result:
  *   - a maker or a lookup returns NULL;

@@ -121,8 +121,9 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * whose result is split along another dimension than 0: its backward takes the sum, and another one would count the gradient
  * several times. docs/data-parallel.md has examples.
  *
- * Groups that are gathered or summed over in one step have the same ranks, or this rank alone in common, as the
- * groups of a mesh have; a gradient over other groups is refused (UNSUPPORTED).
+ * Groups that are gathered or summed over in one step have the same ranks, or are rows and columns of a grid, as the groups of a
+ * mesh: each row has one rank in common with each column. A gradient over groups that have some ranks in common, but not all, is
+ * refused (UNSUPPORTED). Other groups that are no grid, as {0, 1} and {1, 2}, are not noticed: gradients are wrong.
  */
 
 /* x, unchanged; x is identical on all ranks of the group. For an input that the ranks use differently, as that of a

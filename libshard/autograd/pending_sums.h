@@ -25,8 +25,9 @@
  * - A leaf's gradient keeps its set. The sum is taken by data parallel over the replica group or
  *   by shard_all_reduce, which remove the group from the set.
  *
- * Groups are the same if their ranks are. Two groups that differ have one rank in common, as
- * the groups of a mesh; a gradient that needs other groups is refused.
+ * Groups are the same if their ranks are. Groups that differ are rows and columns of a grid, as
+ * those of a mesh. A gradient over two with several ranks in common is refused. A rank does not
+ * see that groups with itself alone in common are no grid: that needs the other ranks' groups.
  */
 #ifndef SHARD_AUTOGRAD_PENDING_SUMS_H
 #define SHARD_AUTOGRAD_PENDING_SUMS_H
