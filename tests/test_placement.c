@@ -6,6 +6,7 @@
 #include "support/gradcheck.h"
 #include "support/rules.h"
 
+#include <shard/distributed.h>
 #include <shard/loss.h>
 
 #include "tensor/tensor.h"
@@ -607,6 +608,55 @@ START_TEST(reshapes_one_as_several)
 }
 END_TEST
 
+/* A group is its ranks: a tensor over the world goes with one over another group of all ranks. */
+static void check_equal_groups(shard_group *world, void *context)
+{
+    (void)context;
+    int ranks = shard_group_size(world);
+    shard_group *all = shard_group_split(world, 0);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_full(SHARD_SHAPE(4, 5), 2.0, .requires_grad = true);
+        shard_tensor *sum = shard_add(shard_scatter_to_group(x, 1, world), shard_scatter_to_group(x, 1, all));
+        shard_tensor *weight =
+            shard_as_split(shard_ones(SHARD_SHAPE(3, shard_tensor_size(sum, 1))), 1, world, shard_tensor_placement(sum).start, 5);
+        shard_tensor *y = shard_reduce_from_group(shard_linear(sum, weight, NULL), all);
+        shard_tensor *z = shard_gather_from_group(sum, 1, all);
+        ck_assert_msg(y && z, "%s", shard_last_error());
+        ck_assert(shard_tensor_placement(y).kind == SHARD_LOCAL && shard_tensor_placement(z).kind == SHARD_LOCAL);
+        check_ok(shard_backward(shard_add(shard_sum(y), shard_sum(z))));
+        double expected[20];
+        for (int i = 0; i < 20; i++)
+            expected[i] = 8;
+        check_tensor("x's gradient", shard_grad(x), expected, 1e-6);
+    }
+    shard_group_destroy(all);
+    if (ranks != 4)
+        return;
+    shard_group *row = shard_group_split(world, shard_group_rank(world) / 2);
+    shard_group *column = shard_group_split(world, shard_group_rank(world) % 2);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_ones(SHARD_SHAPE(4, 4));
+        shard_tensor *split = shard_scatter_to_group(x, 1, row);
+        check_refused(shard_gather_from_group(split, 1, column), SHARD_ERROR_UNSUPPORTED,
+                      "*shard_gather_from_group: a tensor of shape * is split along 1 over another group of 2 ranks*");
+        check_refused(shard_reduce_from_group(shard_sum(split), column), SHARD_ERROR_UNSUPPORTED,
+                      "*shard_reduce_from_group: a tensor of shape * is partial over another group of 2 ranks*");
+        check_refused(shard_add(split, shard_scatter_to_group(x, 1, column)), SHARD_ERROR_UNSUPPORTED,
+                      "shard_add: no rule * over another group");
+    }
+    shard_group_destroy(row);
+    shard_group_destroy(column);
+}
+
+START_TEST(groups_of_the_same_ranks)
+{
+    run_ranks(2, check_equal_groups);
+    run_ranks(4, check_equal_groups);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("placement");
@@ -616,5 +666,6 @@ int main(void)
     tcase_add_test(tcase, refuses_other_ranges);
     tcase_add_test(tcase, reshapes_what_is_clear);
     tcase_add_test(tcase, reshapes_one_as_several);
+    tcase_add_test(tcase, groups_of_the_same_ranks);
     return test_run(suite);
 }

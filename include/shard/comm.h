@@ -54,7 +54,8 @@ typedef shard_status shard_exchange_function(void *context, const int *ranks, in
 
 /*
  * Groups of the caller's own are used as those of a mesh: with every collective, parallel layer and placement. Groups that are
- * gathered or summed over in one step have the same ranks, or are rows and columns of a grid (shard/distributed.h).
+ * gathered or summed over in one step have the same ranks, or are rows and columns of a grid (shard/distributed.h). A tensor that
+ * is placed over a group is placed over every group of the same ranks.
  *
  * shard_group_create and shard_group_split are collective over `parent`. Each rank calls them in the same order. Destroy a
  * group after everything that is placed on it, at the latest after shard_finalize; then it can only be destroyed: a

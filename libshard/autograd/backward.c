@@ -160,8 +160,9 @@ static shard_status add_to_node(shard_node *node, shard_tensor *gradient)
     }
     shard_tensor *sum = make_own(node->gradient);
     node->gradient = sum;
-    bool same_placement = sum && sum->placement.kind == gradient->placement.kind &&
-                          (sum->placement.kind != SHARD_PARTIAL || sum->placement.group == gradient->placement.group);
+    bool same_placement =
+        sum && sum->placement.kind == gradient->placement.kind &&
+        (sum->placement.kind != SHARD_PARTIAL || shard_group_same(sum->placement.group, gradient->placement.group));
     if (!same_placement)
         gradient = make_own(gradient);
     if (!sum || !gradient)

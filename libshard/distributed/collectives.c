@@ -9,6 +9,17 @@ shard_tensor *shard_leave(shard_group *group)
     return NULL;
 }
 
+bool shard_refuse_group(const char *function, const shard_tensor *x, bool fits)
+{
+    if (!fits)
+        return shard_refuse_placement(function, x);
+    shard_error(SHARD_ERROR_UNSUPPORTED,
+                "%s: a tensor of shape %s is %s over another group of %d ranks, not over the call's; "
+                "shard_tensor_placement has its group",
+                function, shard_shape_text(&x->shape), shard_placement_text(&x->placement), shard_group_size(x->placement.group));
+    return false;
+}
+
 /* ---- copy: forward x unchanged, backward the sum over the group if the gradient is PARTIAL ---- */
 
 static shard_status copy_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
@@ -56,9 +67,9 @@ shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group)
     SHARD_FUNCTION("shard_reduce_from_group");
     if (!shard_check_operand("shard_reduce_from_group", x))
         return shard_leave(group);
-    bool ours = x->placement.kind == SHARD_PARTIAL && x->placement.group == group;
-    if (!ours && !shard_is_local(x)) {
-        shard_refuse_placement("shard_reduce_from_group", x);
+    bool partial = x->placement.kind == SHARD_PARTIAL;
+    if (!shard_is_local(x) && !(partial && shard_group_same(x->placement.group, group))) {
+        shard_refuse_group("shard_reduce_from_group", x, partial);
         return shard_leave(group);
     }
     if (shard_group_size(group) == 1)

@@ -10,6 +10,9 @@
  * NULL. */
 shard_tensor *shard_leave(shard_group *group);
 
+/* Reports that x is placed otherwise; fits: as the function needs it, but over another group than that of the call. */
+bool shard_refuse_group(const char *function, const shard_tensor *x, bool fits);
+
 /* x's shape as rows x (dim) x width around a dimension. */
 typedef struct shard_cut {
     int64_t rows, size, width;

@@ -137,8 +137,9 @@ static bool offers_fit(const gather_offer *offers, const shard_group *group)
 
 static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
 {
-    bool ours = shard_is_split(x, dim) && x->placement.group == group;
-    return ours || shard_is_local(x) || shard_refuse_placement("shard_gather_from_group", x);
+    if (shard_is_local(x) || (shard_is_split(x, dim) && shard_group_same(x->placement.group, group)))
+        return true;
+    return shard_refuse_group("shard_gather_from_group", x, shard_is_split(x, dim));
 }
 
 /* The range of each shard along dim, and the whole shape; the result is identical on all ranks. */

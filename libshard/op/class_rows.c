@@ -123,8 +123,8 @@ bool shard_class_rows_read_weight(const shard_class_rows *rows, shard_tensor *we
     const shard_placement *placement = &weight->placement;
     int64_t size = weight->shape.ndim == 1 ? weight->shape.dim[0] : -1;
     bool whole = shard_is_local(weight) && size == shape->classes;
-    bool part = rows->group && shard_is_split(weight, 0) && placement->group == rows->group && placement->start == shape->col0 &&
-                placement->whole == shape->classes && size == shape->cols;
+    bool part = rows->group && shard_is_split(weight, 0) && shard_group_same(placement->group, rows->group) &&
+                placement->start == shape->col0 && placement->whole == shape->classes && size == shape->cols;
     if (!whole && !part) {
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: %s of shape %s that are %s, for classes [%" PRId64 ", %" PRId64 ") of %" PRId64

@@ -57,9 +57,12 @@ static bool place(const char *function, bool linear, const shard_shape *shape, i
         const shard_tensor *other = operand[i] != first ? operand[i] : operand[(i + 1) % count];
         if (fits(shape, placement, operand[i]))
             continue;
-        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s and one of shape %s that is %s",
+        const shard_group *group = other->placement.group;
+        bool other_group = group && !shard_group_same(group, first->placement.group);
+        shard_error(SHARD_ERROR_UNSUPPORTED, "%s: no rule for a tensor of shape %s that is %s and one of shape %s that is %s%s",
                     function, shard_shape_text(&first->shape), shard_placement_text(&first->placement),
-                    shard_shape_text(&other->shape), shard_placement_text(&other->placement));
+                    shard_shape_text(&other->shape), shard_placement_text(&other->placement),
+                    other_group ? " over another group" : "");
         return false;
     }
     return true;

@@ -116,7 +116,7 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
 
 static bool same_range(const shard_placement *a, const shard_placement *b)
 {
-    return a->kind == SHARD_SPLIT && b->kind == SHARD_SPLIT && a->group == b->group && a->start == b->start &&
+    return a->kind == SHARD_SPLIT && b->kind == SHARD_SPLIT && shard_group_same(a->group, b->group) && a->start == b->start &&
            a->whole == b->whole;
 }
 

@@ -9,7 +9,7 @@ bool shard_placement_equal(const shard_placement *a, const shard_placement *b)
         return false;
     if (a->kind == SHARD_LOCAL)
         return true;
-    if (a->group != b->group)
+    if (!shard_group_same(a->group, b->group))
         return false;
     return a->kind == SHARD_PARTIAL || (a->dim == b->dim && a->start == b->start && a->whole == b->whole);
 }
