@@ -7,6 +7,7 @@
 #include "tensor/tensor.h"
 #include "support/options.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -205,6 +206,46 @@ START_TEST(test_errors)
         shard_tensors_destroy(list);
         ck_assert(value_at(x, 0) == 1 && value_at(y, 0) == 1);
     }
+}
+END_TEST
+
+/* Every kind of difference is told, with as many names as there is room for. */
+START_TEST(test_many_differences)
+{
+    static const char *const patterns[] = {
+        "*: the source does not fit: 4 missing there (\"missing.漢*0\", \"missing.漢*1\", \"missing.漢*2\", ...); options: "
+        ".prefix .allow_missing",
+        "*: the source does not fit: 4 missing there (\"missing.漢*0\", ...); 4 not expected here (\"unexpected.漢*0\", ...); "
+        "4 of another shape (\"shape.漢*0\" is [[]3] there, [[]2] here, ...); 4 of another dtype (\"dtype.漢*0\" is float64 "
+        "there, float32 here, ...); options: .prefix .allow_missing .allow_unexpected .convert",
+        "*: the source does not fit: 4 missing there; 4 not expected here; 4 of another shape; 4 of another dtype; options: "
+        ".prefix .allow_missing .allow_unexpected .convert",
+    };
+    for (int i = 0; i < 3; i++)
+        SHARD_SCOPE
+        {
+            shard_tensors *list = shard_tensors_create(), *source = shard_tensors_create();
+            for (int j = 0; j < 4; j++) {
+                const char *long_name = i == 2 ? "漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢漢" : "漢漢漢漢漢漢漢漢";
+                char name[4][100];
+                snprintf(name[0], sizeof name[0], "missing.%s.%d", long_name, j);
+                snprintf(name[1], sizeof name[1], "unexpected.%s.%d", long_name, j);
+                snprintf(name[2], sizeof name[2], "shape.%s.%d", long_name, j);
+                snprintf(name[3], sizeof name[3], "dtype.%s.%d", long_name, j);
+                check_ok(shard_tensors_add(list, name[0], shard_ones(SHARD_SHAPE(2))));
+                if (i == 0)
+                    continue;
+                check_ok(shard_tensors_add(source, name[1], shard_ones(SHARD_SHAPE(2))));
+                check_ok(shard_tensors_add(list, name[2], shard_ones(SHARD_SHAPE(2))));
+                check_ok(shard_tensors_add(source, name[2], shard_ones(SHARD_SHAPE(3))));
+                check_ok(shard_tensors_add(list, name[3], shard_ones(SHARD_SHAPE(2))));
+                check_ok(shard_tensors_add(source, name[3], shard_ones(SHARD_SHAPE(2), .dtype = SHARD_FLOAT64)));
+            }
+            shard_load_state_dict(list, source);
+            check_error(SHARD_ERROR_SHAPE, patterns[i]);
+            shard_tensors_destroy(list);
+            shard_tensors_destroy(source);
+        }
 }
 END_TEST
 
@@ -431,6 +472,7 @@ int main(void)
     TCase *tcase = test_case(suite, "load_state_dict");
     tcase_add_loop_test(tcase, test_torchshard_recipe, 0, (int)(sizeof recipes / sizeof *recipes));
     tcase_add_test(tcase, test_errors);
+    tcase_add_test(tcase, test_many_differences);
     tcase_add_test(tcase, test_options);
     tcase_add_test(tcase, test_old_scalars);
     tcase_add_test(tcase, test_relocates_whole_tensors);

@@ -7,10 +7,12 @@
 
 #include "tensor/tensor.h"
 
-/* The tensors with one kind of difference: how many, and the first few by name. */
+#define SHARD_COMPLAINT_TENSORS 3
+
+/* The tensors with one kind of difference: how many, and what there is to say of the first few. */
 typedef struct shard_complaint {
     int64_t count;
-    char text[200];
+    char text[SHARD_COMPLAINT_TENSORS][200];
 } shard_complaint;
 
 typedef struct shard_fit {
