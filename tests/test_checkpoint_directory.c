@@ -449,6 +449,12 @@ static void refuses(shard_group *world, void *context)
     ck_assert_int_ne(shard_save_checkpoint(list, directory, last ? -2 : 8, NULL), SHARD_OK);
     check_error(last ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, "*the step is -2, below 0");
     check_newest(world, directory, INT64_MAX, 7);
+    if (shard_group_size(world) > 1) {
+#define LONG "/a folder with a long name/a folder with a long name/a folder with a long name/a folder with a long name"
+        ck_assert_int_ne(shard_latest_checkpoint(last ? LONG "/1" : LONG "/0", INT64_MAX, &step, path, sizeof path), SHARD_OK);
+#undef LONG
+        check_error(SHARD_ERROR_MISMATCH, "rank * with directory ...* name/1 while * with directory ...* name/0");
+    }
     shard_tensors_destroy(list);
 }
 

@@ -211,9 +211,13 @@ END_TEST
 
 static void differing(shard_group *world, void *context)
 {
-    const char *path = context, *other = "other.safetensors";
+#define FOLDER "/a folder with a long name"
+#define LONG FOLDER FOLDER FOLDER FOLDER FOLDER FOLDER
+    const char *path = context, *other = "other.safetensors", *far[] = {LONG "/é 0", LONG "/é 1"};
+#undef LONG
+#undef FOLDER
     bool odd = shard_group_rank(world) == 1;
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         SHARD_SCOPE
         {
             static const char *const patterns[] = {
@@ -227,6 +231,7 @@ static void differing(shard_group *world, void *context)
                 "*rank 1: *here it is \"b\" float32 [[]6] split along 0, on ranks 0 and 2 \"b\" float32 [[]6] local",
                 "*rank 1: shard_save: \"b\" is partial*",
                 "*\"b\": its local shards do not cover the whole of 9: rank 1 has 3 from 4 on, where 3 are covered so far",
+                "*rank 1: *here it is ...* name/é 1\", on ranks 0 and 2 ...* name/é 0\"",
             };
             shard_tensors *list = shard_tensors_create();
             shard_tensor *b = shard_full(odd && i == 1 ? SHARD_SHAPE(4) : SHARD_SHAPE(i == 5 && !odd ? 6 : 3), 1,
@@ -240,7 +245,7 @@ static void differing(shard_group *world, void *context)
             check_ok(shard_tensors_add(list, "a", shard_zeros(SHARD_SHAPE(2))));
             if (!odd || i != 3)
                 check_ok(shard_tensors_add(list, odd && i == 0 ? "b1" : "b", b));
-            ck_assert_int_ne(shard_save(list, odd && i == 4 ? other : path, NULL), SHARD_OK);
+            ck_assert_int_ne(shard_save(list, i == 8 ? far[odd] : odd && i == 4 ? other : path, NULL), SHARD_OK);
             check_error(shard_last_status(), patterns[i]);
             shard_tensors_destroy(list);
         }

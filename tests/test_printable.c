@@ -3,6 +3,7 @@
 #include "support/scratch.h"
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "checkpoint/safetensors.h"
 
 #include <shard/checkpoint.h>
@@ -61,6 +62,17 @@ START_TEST(test_cut)
 END_TEST
 
 /* Names in messages: in quotes, cut where they are long, never within a character or an escape. */
+#define DOTS "......................................" /* 38 */
+
+START_TEST(test_show_from)
+{
+    ck_assert_uint_eq(shard_show_from("abc", "abd", 0), 0);
+    ck_assert_uint_eq(shard_show_from("abcd" DOTS "e", "abcd" DOTS "f", 43), 0);
+    ck_assert_uint_eq(shard_show_from("abcd" DOTS "e", "abcd" DOTS "f", 42), 2);
+    ck_assert_uint_eq(shard_show_from("a漢" DOTS "e", "a漢" DOTS, 42), 1); /* the whole character */
+}
+END_TEST
+
 START_TEST(test_quoted)
 {
     char name[120];
@@ -116,6 +128,7 @@ int main(void)
     TCase *tcase = test_case(suite, "printable");
     tcase_add_test(tcase, test_texts);
     tcase_add_test(tcase, test_cut);
+    tcase_add_test(tcase, test_show_from);
     tcase_add_test(tcase, test_quoted);
     tcase_add_test(tcase, test_errors);
     tcase_add_test(tcase, test_log);

@@ -78,3 +78,16 @@ const char *shard_printable(char *to, size_t bytes, const char *text)
     shard_printable_cut(to, bytes, text ? text : "");
     return to;
 }
+
+size_t shard_show_from(const char *left, const char *right, size_t shown)
+{
+    enum { BEFORE = 40 };
+    size_t at = 0;
+    while (left[at] && left[at] == right[at])
+        at++;
+    if (at < shown || at < BEFORE)
+        return 0;
+    for (at -= BEFORE; at > 0 && (left[at] & 0xc0) == 0x80;)
+        at--;
+    return at;
+}

@@ -44,7 +44,7 @@ const char *shard_function_hint(void);
 
 /* Adds an identical argument to the fingerprints of the function's next collectives: "lr %.7g". */
 void shard_require_identical(const char *format, ...) SHARD_PRINTF(1, 2);
-/* The same for a path of any length, after its name: "directory /data/out". Messages have its beginning. */
+/* The same for a path of any length, after its name: "directory /data/out". Messages have a part of it. */
 void shard_require_identical_path(const char *name, const char *path);
 /* The same for data of which messages have no text. */
 void shard_require_identical_hash(uint64_t hash);

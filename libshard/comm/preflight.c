@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "comm/function.h"
 #include "comm/majority.h"
@@ -169,7 +170,9 @@ static void describe_argument(const char *mine, const char *other, char *text, s
     if (mine[same] == ';' && !other[same])
         start = same + 2;
     const char *found = mine[start] ? mine + start : "nothing more";
-    snprintf(text, bytes, " with %.*s", (int)strcspn(found, ";"), found);
+    size_t from = start < same ? shard_show_from(found, other + start, 60) : 0; /* of a long path */
+    int name = from ? (int)strcspn(found, " ") : 0;
+    snprintf(text, bytes, " with %.*s%s%.*s", name, found, from ? " ..." : "", (int)strcspn(found + from, ";"), found + from);
 }
 
 /* "rank 1 calls A while ranks 0 and 2 call B": the first rank whose call is not that of most ranks, and those that make the

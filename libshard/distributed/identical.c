@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "comm/comm.h"
 #include "comm/majority.h"
 
@@ -34,10 +35,16 @@ static void report_difference(const shard_identical_lines *mine, const char *usu
     int64_t at = 0;
     while (at < mine->bytes && at < usual_bytes && strcmp(mine->text + at, usual + at) == 0)
         at += (int64_t)strlen(usual + at) + 1;
-    if (at < mine->bytes || at < usual_bytes)
-        shard_error(SHARD_ERROR_MISMATCH, "%s: here it is %.150s, on %s %.150s", what,
-                    at < mine->bytes ? mine->text + at : "nothing more", found->usual_ranks,
-                    at < usual_bytes ? usual + at : "nothing more");
+    if (at >= mine->bytes && at >= usual_bytes)
+        return;
+    char shown[2][150];
+    const char *here = at < mine->bytes ? mine->text + at : "nothing more";
+    const char *there = at < usual_bytes ? usual + at : "nothing more";
+    size_t left_out = shard_show_from(here, there, 100);
+    const char *dots = left_out ? "..." : "";
+    shard_error(SHARD_ERROR_MISMATCH, "%s: here it is %s%s, on %s %s%s", what, dots,
+                shard_printable(shown[0], sizeof shown[0], here + left_out), found->usual_ranks, dots,
+                shard_printable(shown[1], sizeof shown[1], there + left_out));
 }
 
 static shard_status find_difference(const shard_identical_lines *mine, int64_t usual_bytes, const shard_majority *found,
