@@ -427,8 +427,9 @@ def check_convert(folder, saved):
         "--drop-metadata")
     assert read(output) == ({}, {name: tensors[name] for name in ("layer.weight", "layer.bias", "empty")})
     output.unlink()
-    for option in (["--keep", "x"], ["--drop", "x"], ["--rename", "layer=x"], ["--prefix-remove", "x"]):
-        run(3, "convert", original, "-o", output, *option, find=f"{option[0]} {option[1]}: there is no such tensor")
+    for unused, *before in (["--keep x"], ["--drop x"], ["--rename layer=x"], ["--prefix-remove x"],
+                            ["--rename layer.bias=b", "--drop", "layer."], ["--rename scale=t", "--rename", "scale=s"]):
+        run(3, "convert", original, "-o", output, *before, *unused.split(), find=f"{unused}: it applies to no tensor")
     run(3, "convert", original, "-o", output, "--rename", "layer.bias=scale", find='two tensors would have the name "scale"')
     run(3, "convert", original, "-o", output, "--rename", "layer.bias=__metadata__", find="__metadata__")
     for option in (["--rename", "layer.bias="], ["--prefix-remove", "layer.bias"]):
@@ -510,7 +511,7 @@ def check_join(folder):
     refuse({**full, "more": ("U8", [1], b"1")}, 'has no tensor "more"')
     refuse({name: tensor for name, tensor in full.items() if name != "even"}, 'has no tensor "even"')
     refuse(full, "metadata", other={"step": "8"})
-    refuse(full, "--dim none=1: there is no such tensor", "--dim", "none=1")
+    refuse(full, "--dim none=1: it applies to no tensor", "--dim", "none=1")
     refuse(full, r'"zeros" of shape \[2\] is to be concatenated', "--dim", "zeros=1")
     check_join_of_parts_of_bytes(folder)
     check_join_of_many(folder)

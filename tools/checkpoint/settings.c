@@ -336,6 +336,6 @@ shard_status settings_check_used(const texts *list, const char *option)
 {
     for (int64_t i = 0; i < list->count; i++)
         if (!list->used || !list->used[i])
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s %s: there is no such tensor", option, list->at[i]);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s %s: it applies to no tensor", option, list->at[i]);
     return SHARD_OK;
 }
