@@ -22,11 +22,11 @@ static const struct {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-/* The angle passes pi with many of them, and 0 with the last. */
+/* The angle passes pi with many of them, and 0 with those of a negative m2. */
 static const shard_margin margins[] = {
     {27.5, 1, 0.5, 0.125, SHARD_ANGLE_LINEAR},  {27.5, 1, 0.5, 0, SHARD_ANGLE_CLAMP}, {27.5, 1, 0.5, 0.25, SHARD_ANGLE_EASY},
     {27.5, 1.5, 0.5, 0.25, SHARD_ANGLE_COSINE}, {64, 1, 0, 0.4, SHARD_ANGLE_LINEAR},  {2, 1, -0.5, 0.125, SHARD_ANGLE_LINEAR},
-    {2, 1, -0.5, 0.125, SHARD_ANGLE_CLAMP},
+    {2, 1, -0.5, 0.125, SHARD_ANGLE_CLAMP},     {16, 1.5, 0, 0, SHARD_ANGLE_LINEAR},      {16, 0.5, -0.25, 0, SHARD_ANGLE_LINEAR},
 };
 enum { MARGINS = sizeof margins / sizeof *margins };
 
@@ -80,8 +80,10 @@ static long double margin_of(const shard_margin *m, long double m2, long double 
     *slope = 1;
     if ((m->m1 == 1 && m2 == 0) || (m->rule == SHARD_ANGLE_EASY && c <= 0))
         return c - m3;
-    if ((m->rule == SHARD_ANGLE_LINEAR || m->rule == SHARD_ANGLE_EASY) && (angle < 0 || angle > pi))
-        return angle < 0 ? c + m2 * sinl(m2) - m3 : c - m2 * sinl(m2) - m3;
+    if ((m->rule == SHARD_ANGLE_LINEAR || m->rule == SHARD_ANGLE_EASY) && angle < 0)
+        return c + fmaxl(m2 * sinl(m2), 1 - cosl(m2 / m->m1)) - m3;
+    if ((m->rule == SHARD_ANGLE_LINEAR || m->rule == SHARD_ANGLE_EASY) && angle > pi)
+        return c - fmaxl(m2 * sinl(m2), 1 + cosl((pi - m2) / m->m1)) - m3;
     *slope = m->m1 * sinl(angle) / sine;
     if (m->rule == SHARD_ANGLE_CLAMP && (angle < edge || angle > pi - edge)) {
         *slope = 0;

@@ -298,6 +298,28 @@ START_TEST(ends_of_the_range)
 }
 END_TEST
 
+/* A worse feature never has the better logit, also where the angle with the margin leaves [0, pi]. */
+START_TEST(falls_with_the_angle)
+{
+    static const double margins[][2] = {{1, 0.5}, {1, 2.5}, {1.35, 0}, {1.5, 0.3}, {4, 0}, {0.5, -0.3}, {1.35, -0.2}};
+    static const shard_margin_rule falling[] = {SHARD_MARGIN_LINEAR, SHARD_MARGIN_CLAMP};
+    enum { ANGLES = 1000 };
+    double cosine[ANGLES];
+    for (int i = 0; i < ANGLES; i++)
+        cosine[i] = cos(acos(-1) * i / (ANGLES - 1));
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_host(cosine, SHARD_SHAPE(ANGLES, 1), .dtype = SHARD_FLOAT64);
+        double *y = values_of(shard_margin_logits(x, shard_zeros(SHARD_SHAPE(ANGLES), .dtype = SHARD_INT64), .scale = 1,
+                                                  .m1 = margins[_i / 2][0], .m2 = margins[_i / 2][1], .rule = falling[_i % 2]));
+        for (int i = 1; i < ANGLES; i++)
+            ck_assert_msg(y[i] <= y[i - 1] + 1e-12, "m1 %g, m2 %g: %g follows %g at %d", margins[_i / 2][0], margins[_i / 2][1],
+                          y[i], y[i - 1], i);
+        free(y);
+    }
+}
+END_TEST
+
 /* Rows of a product may be padded, and the gradient overwrites one that nobody else refers to. */
 START_TEST(keeps_padded_rows)
 {
@@ -358,6 +380,7 @@ int main(void)
     add_ranks_test(tcase, statistics_are_those_of_all_rows);
     tcase_add_test(tcase, one_row_has_no_deviation);
     tcase_add_test(tcase, ends_of_the_range);
+    tcase_add_loop_test(tcase, falls_with_the_angle, 0, 14);
     tcase_add_test(tcase, keeps_padded_rows);
     tcase_add_test(tcase, refuses);
     return test_run(suite);

@@ -252,7 +252,7 @@ SHARD_API shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *label
 /* The label's logit where the angle m1 * acos(c) + m2 is outside [0, pi]; a plain cosine would reward a worse feature
  * there. */
 typedef enum shard_margin_rule {
-    SHARD_MARGIN_LINEAR = 0, /* c - m2 * sin(m2) - m3 above pi, c + m2 * sin(m2) - m3 below 0, for m1 = 1: as ArcFace */
+    SHARD_MARGIN_LINEAR = 0, /* c - d - m3 above pi, as ArcFace, and c + d - m3 below 0: docs/margins.md has d */
     SHARD_MARGIN_CLAMP,      /* the angle is clamped to [0.001, pi - 0.001], with a gradient of 0: AdaFace */
     SHARD_MARGIN_EASY,       /* as LINEAR, and c - m3 where c <= 0: insightface's easy_margin */
     SHARD_MARGIN_COSINE,     /* the cosine of any angle: insightface's CombinedMarginLoss */

@@ -59,6 +59,14 @@ enum { SHARD_ANGLE_LINEAR, SHARD_ANGLE_CLAMP, SHARD_ANGLE_EASY, SHARD_ANGLE_COSI
 #define SHARD_ANGLE_PI 3.14159265358979323846
 #define SHARD_ANGLE_EDGE 1e-3 /* distance of clamped angles from 0 and pi; and the least sine that a slope is divided by */
 
+/* By how much LINEAR moves c down where the angle is above pi, or up where it is below 0: as ArcFace, and at least so far
+ * that there is no jump back across -1, the cosine of pi, or across 1, that of 0. */
+SHARD_KERNEL double shard_margin_shift(double m1, double m2, bool above)
+{
+    double arcface = m2 * sin(m2), least = above ? 1 + cos((SHARD_ANGLE_PI - m2) / m1) : 1 - cos(m2 / m1);
+    return arcface > least ? arcface : least;
+}
+
 /* The target's cosine c becomes cos(m1 * acos(c) + m2) - m3; the derivative by c is in *slope. A c outside [-1, 1], by
  * rounding, counts as the nearer end. beyond: one of the rules above. */
 SHARD_KERNEL double shard_margin_cosine(double c, double m1, double m2, double m3, int64_t beyond, double *slope)
@@ -74,7 +82,7 @@ SHARD_KERNEL double shard_margin_cosine(double c, double m1, double m2, double m
         return (above ? -cos(edge) : cos(edge)) - m3;
     }
     if (outside && beyond != SHARD_ANGLE_COSINE)
-        return (above ? c - m2 * sin(m2) : c + m2 * sin(m2)) - m3;
+        return c + (above ? -1 : 1) * shard_margin_shift(m1, m2, above) - m3;
     *slope = m1 * sin(angle) / (sine < SHARD_ANGLE_EDGE ? SHARD_ANGLE_EDGE : sine);
     return cos(angle) - m3;
 }
