@@ -41,10 +41,10 @@ START_TEST(test_accepts)
 }
 END_TEST
 
-/* The last line may lack its end; a point may have neither labels nor features, or labels alone. */
+/* The last line may lack its end, also behind a space; a point may have neither labels nor features, or labels alone. */
 START_TEST(test_accepts_bare_points)
 {
-    xmc_data *data = xmc_open(put("4 2 2\n\n1\n0 \n 1:1"));
+    xmc_data *data = xmc_open(put(_i ? "4 2 2\n\n1\n0 \n 1:1 " : "4 2 2\n\n1\n0 \n 1:1"));
     ck_assert_msg(data != NULL, "%s", shard_last_error());
     ck_assert_int_eq(data->label_begin[4], 2);
     ck_assert_int_eq(data->feature_begin[4], 1);
@@ -232,7 +232,7 @@ int main(void)
     Suite *suite = suite_create("xmc");
     TCase *reading = test_case(suite, "reading"), *measuring = test_case(suite, "measuring");
     tcase_add_test(reading, test_accepts);
-    tcase_add_test(reading, test_accepts_bare_points);
+    tcase_add_loop_test(reading, test_accepts_bare_points, 0, 2);
     tcase_add_loop_test(reading, test_refuses, 0, sizeof bad / sizeof *bad);
     tcase_add_test(reading, test_refuses_a_zero_byte);
     tcase_add_test(reading, test_refuses_other_files);

@@ -152,7 +152,7 @@ static shard_status read_features(reader *from, int64_t *count)
     while (from->end == ' ' && status == SHARD_OK) {
         float value = 0;
         status = read_word(from);
-        if (status == SHARD_OK && from->word[0] == '\0' && from->end == '\n') /* a space ends the line */
+        if (status == SHARD_OK && from->word[0] == '\0' && (from->end == '\n' || from->end == EOF)) /* a space ends the line */
             break;
         if (status == SHARD_OK && from->end != ':')
             return refuse_word(from, "a feature:value");
