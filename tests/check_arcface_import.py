@@ -47,7 +47,9 @@ def check_import(folder):
     found = train(folder, "-e", "--pretrained", folder / "both.safetensors")
     expected = train(folder, "-e", "--pretrained", folder / "own/model.safetensors")
     compare("the imported backbone", [found[0]["val_accuracy"]], [expected[0]["val_accuracy"]], 0)
+    (folder / "text_gpu_0.pt").write_text("hello")
     for broken, text in (([parts[0], parts[2]], "files of the GPUs [1, 2]"), ([folder / "none_gpu_0.pt"], "No such file"),
+                         ([folder / "text_gpu_0.pt"], "text_gpu_0.pt: not a file of tensors"),
                          ([parts[1], both.rename(folder / "softmax_fc_gpu_1b.pt")], "7 rows, and GPU 0 of 2 has 14 of 27")):
         done = tool("import-insightface", folder / "x.safetensors", "--classifier", *broken)
         check(done.returncode == 1 and text in done.stderr, f"{broken}: {done}")
