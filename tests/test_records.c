@@ -213,13 +213,32 @@ START_TEST(test_refuses)
 }
 END_TEST
 
-/* A number that float32 does not hold. */
-START_TEST(test_refuses_more_images_than_float32_counts)
+/* Numbers of images that float32 may have rounded are right where the last image is followed by a record without one, or by none.
+ * Then the first image is missed, which these indices have not. */
+START_TEST(test_rounded_number_of_images)
 {
+    static const struct {
+        float n;
+        const char *index, *error;
+        shard_status status;
+    } cases[] = {
+        {0x1p24f + 2, "0\t0\n16777217\t40\n16777218\t80\n", "images; the index has no 1", SHARD_ERROR_FORMAT},
+        {0x1p24f + 2, "0\t0\n16777217\t40\n", "images; the index has no 1", SHARD_ERROR_FORMAT},
+        {0x1p24f + 2, "0\t0\n16777217\t80\n16777218\t80\n", "rounded: record 16777217 has no image; *", SHARD_ERROR_UNSUPPORTED},
+        {0x1p24f, "0\t0\n16777215\t40\n16777216\t40\n", "rounded: record 16777216 has an image; *", SHARD_ERROR_UNSUPPORTED},
+        {0x1p24f, "0\t0\n", "there are 16777215 images, *: record 16777215 has no image; *", SHARD_ERROR_UNSUPPORTED},
+        {0x1p24f, "0\t0\n16777215\t44\n", "byte 44: a record begins with the word 0xced7230a", SHARD_ERROR_FORMAT},
+        {0x1p24f - 1, "0\t0\n16777214\t80\n", "images; the index has no 1", SHARD_ERROR_FORMAT},
+        {1e38f, "0\t0\n", "record 4611686018427387903 has no image; *", SHARD_ERROR_UNSUPPORTED},
+    };
+    char pattern[128];
     content records = {0};
-    put_record(&records, 2, 0x1p24f, 0x1p25f, "");
-    ck_assert(open_set("0\t0\n", &records) == NULL);
-    check_error(SHARD_ERROR_UNSUPPORTED, "*/train.rec: record 0 says that there are 16777215 images; *");
+    put_record(&records, 2, cases[_i].n, 2e38f, "");
+    put_record(&records, 0, 0, 0, "imageone");
+    put_record(&records, 2, 1, 3, "");
+    ck_assert(open_set(cases[_i].index, &records) == NULL);
+    snprintf(pattern, sizeof pattern, "*/train.rec: *%s", cases[_i].error);
+    check_error(cases[_i].status, pattern);
 }
 END_TEST
 
@@ -309,7 +328,7 @@ int main(void)
     tcase_add_test(tcase, test_accepts_images_alone);
     tcase_add_test(tcase, test_records_in_parts);
     tcase_add_loop_test(tcase, test_refuses, 0, sizeof bad / sizeof *bad);
-    tcase_add_test(tcase, test_refuses_more_images_than_float32_counts);
+    tcase_add_loop_test(tcase, test_rounded_number_of_images, 0, 8);
     tcase_add_test(tcase, test_refuses_with_the_image);
     tcase_add_test(tcase, test_refuses_other_files);
     tcase_add_test(tcase, test_changed_files);

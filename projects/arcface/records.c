@@ -228,6 +228,36 @@ static shard_status read_index(record_set *set, const char *path)
 
 /* ---- the images ---- */
 
+/* Whether there is something behind the record's labels; a record that the index has not has nothing. */
+static shard_status find_image(const record_set *set, int64_t key, bool *found)
+{
+    const record wanted = {.key = key};
+    const record *at = bsearch(&wanted, set->records, (size_t)set->images, sizeof wanted, compare_records);
+    int64_t labels = 0, size = 0;
+    float ignored[2];
+    shard_status status = at ? read_labels(set, at->position, &labels, ignored) : SHARD_OK;
+    if (status == SHARD_OK && at)
+        status = read_content(set, at->position, HEADER_BYTES + labels * (int64_t)sizeof(float), 1, NULL, &size);
+    *found = size > 0;
+    return status;
+}
+
+/* n was read from a float32, which rounds from 2^24 on. Then record n - 1 is an identity's, without an image, or record n has an
+ * image. */
+static shard_status check_rounded(const record_set *set, int64_t n)
+{
+    bool last = false, next = false;
+    shard_status status = find_image(set, n - 1, &last);
+    if (status == SHARD_OK)
+        status = find_image(set, n, &next);
+    if (status != SHARD_OK || (last && !next))
+        return status;
+    return shard_error(SHARD_ERROR_UNSUPPORTED,
+                       "%s: record 0 says that there are %" PRId64 " images, a float32 of 2^24 or more that was rounded: record "
+                       "%" PRId64 " has %s image; write a record 0 without labels, and images alone",
+                       set->path, n - 1, last ? n : n - 1, last ? "an" : "no");
+}
+
 /* Leaves the records 1 to n - 1 if record 0 says so. */
 static shard_status choose_images(record_set *set)
 {
@@ -241,11 +271,11 @@ static shard_status choose_images(record_set *set)
     if (count < 2 || !(range[0] > 1) || range[0] != floorf(range[0]) || !(range[1] >= range[0]))
         return wrong(set, position,
                      "the labels of record 0 are not (n, m), where records 1 to n - 1 are images and m is at least n");
-    if (range[0] >= MOST_WHOLE_FLOAT)
-        return shard_error(SHARD_ERROR_UNSUPPORTED,
-                           "%s: record 0 says that there are %.0f images; its float32 is exact below 2^24", set->path,
-                           (double)range[0] - 1);
-    int64_t last = (int64_t)range[0] - 1;
+    int64_t last = (int64_t)fminf(range[0], 0x1p62f) - 1;
+    if (last + 1 >= MOST_WHOLE_FLOAT)
+        status = check_rounded(set, last + 1);
+    if (status != SHARD_OK)
+        return status;
     for (int64_t i = 1; i <= last; i++)
         if (i >= set->images || set->records[i].key != i)
             return shard_error(SHARD_ERROR_FORMAT,

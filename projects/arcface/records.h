@@ -6,7 +6,7 @@
  *
  * The content of a record is a header of 24 bytes (flag, a float label, two ids of 8 bytes), `flag` float labels, of which the
  * first one counts, and a JPEG or PNG. Record 0 with labels (n, m) says that the images are records 1 to n - 1. Without labels
- * all records are images.
+ * all records are images. From 2^24 on n may have been rounded: it is refused if record n - 1 has no image or record n has one.
  */
 #ifndef ARCFACE_RECORDS_H
 #define ARCFACE_RECORDS_H
