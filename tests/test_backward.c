@@ -406,6 +406,56 @@ START_TEST(walks_a_record_once)
 }
 END_TEST
 
+static shard_tensor *sum_of_row(shard_tensor *x)
+{
+    return shard_sum_dim(x, 0, false);
+}
+
+static shard_tensor *mean_of_row(shard_tensor *x)
+{
+    return shard_mean_dim(x, 0, false);
+}
+
+static shard_tensor *largest(shard_tensor *x)
+{
+    return shard_max_dim(x, 0, false, NULL);
+}
+
+static shard_tensor *smallest(shard_tensor *x)
+{
+    return shard_min_dim(x, 0, false, NULL);
+}
+
+/* Functions that share a backward are named in errors all the same. */
+START_TEST(names_the_function)
+{
+    static const struct {
+        shard_tensor *(*function)(shard_tensor *x);
+        const char *text;
+    } cases[] = {
+        {shard_tanh, "shard_backward: the record of tanh was freed *"},
+        {shard_gelu_tanh, "shard_backward: the record of gelu_tanh was freed *"},
+        {shard_log1p, "shard_backward: the record of log1p was freed *"},
+        {shard_sum, "shard_backward: the record of sum was freed *"},
+        {shard_mean, "shard_backward: the record of mean was freed *"},
+        {sum_of_row, "shard_backward: the record of sum_dim was freed *"},
+        {mean_of_row, "shard_backward: the record of mean_dim was freed *"},
+        {shard_softmax, "shard_backward: the record of softmax was freed *"},
+        {shard_log_softmax, "shard_backward: the record of log_softmax was freed *"},
+        {largest, "shard_backward: the record of max_dim was freed *"},
+        {smallest, "shard_backward: the record of min_dim was freed *"},
+        {shard_neg, "shard_backward: the record of neg was freed *"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        SHARD_SCOPE {
+            shard_tensor *y = cases[i].function(leaf(3)), *dy = shard_ones(shard_tensor_shape(y), .dtype = SHARD_FLOAT64);
+            check_ok(shard_backward_from(y, dy));
+            ck_assert_int_ne(shard_backward_from(y, dy), SHARD_OK);
+            check_error(SHARD_ERROR_ARGUMENT, cases[i].text);
+        }
+}
+END_TEST
+
 /* A gradient that is itself an operand, or the gradient that the next backward begins with. */
 START_TEST(reads_a_gradient_that_it_adds_to)
 {
@@ -474,6 +524,7 @@ int main(void)
     tcase_add_test(waiting, calls_once_at_the_end);
     TCase *errors = test_case(suite, "errors");
     tcase_add_test(errors, refuses);
+    tcase_add_test(errors, names_the_function);
     tcase_add_test(errors, recovers_from_an_error);
     tcase_add_test(errors, forgets_half_a_gradient);
     return test_run(suite);

@@ -92,6 +92,13 @@ static inline shard_node *shard_node_of(const shard_tensor *tensor)
  * with the error set if there is no memory; y then has no history. */
 shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int inputs, shard_tensor *const *input,
                          size_t context_bytes);
+/* Names the node in messages by the public function, "shard_mean", where several have one type. A NULL node is fine. */
+static inline void shard_name_node(shard_node *node, const char *function)
+{
+    if (node)
+        node->name = function + sizeof "shard_" - 1;
+}
+
 /* Whether shard_record would record: for what is only computed for the backward. */
 bool shard_will_record(int inputs, shard_tensor *const *input);
 

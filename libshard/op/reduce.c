@@ -37,7 +37,7 @@ static shard_status reduce_backward(shard_node *node, shard_tensor *dy, shard_te
 
 static const shard_node_type reduce_type = {.name = "sum", .backward = reduce_backward};
 
-static shard_tensor *reduce(shard_tensor *x, double factor)
+static shard_tensor *reduce(const char *function, shard_tensor *x, double factor)
 {
     shard_scope scope;
     shard_scope_open(&scope);
@@ -47,6 +47,7 @@ static shard_tensor *reduce(shard_tensor *x, double factor)
     if (y && x->placement.kind == SHARD_SPLIT)
         y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = x->placement.group};
     shard_node *node = shard_record(&reduce_type, y, SHARD_INPUTS(x), sizeof(reduce_context));
+    shard_name_node(node, function);
     if (node)
         ((reduce_context *)node->context)->factor = factor;
     return y;
@@ -61,7 +62,7 @@ shard_tensor *shard_sum(shard_tensor *x)
 {
     if (!check("shard_sum", x))
         return NULL;
-    shard_tensor *wide = shard_autocast_wide(x), *y = wide ? reduce(wide, 1.0) : NULL;
+    shard_tensor *wide = shard_autocast_wide(x), *y = wide ? reduce("shard_sum", wide, 1.0) : NULL;
     if (wide != x)
         shard_release(wide);
     return y;
@@ -75,5 +76,5 @@ shard_tensor *shard_mean(shard_tensor *x)
     shard_shape whole = shard_tensor_whole_shape(x);
     for (int i = 0; i < whole.ndim; i++)
         count *= (double)whole.dim[i];
-    return reduce(x, 1.0 / count);
+    return reduce("shard_mean", x, 1.0 / count);
 }

@@ -30,6 +30,7 @@ static shard_tensor *forward(const char *function, shard_tensor *x, double facto
     shard_tensor *y = shard_tensor_like(x);
     y = shard_result(y, scale(x, factor, y));
     shard_node *node = shard_record(&scale_type, y, SHARD_INPUTS(x), sizeof(scale_context));
+    shard_name_node(node, function);
     if (node)
         ((scale_context *)node->context)->factor = factor;
     return y;

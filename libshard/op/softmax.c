@@ -45,6 +45,7 @@ static shard_tensor *forward(const char *function, bool log, shard_tensor *x)
         return shard_result(y, shard_last_status());
     y = shard_result(y, SHARD_RUN(x, softmax, log, rows(x), columns(x), memory[0], memory[1], x->dtype));
     shard_node *node = shard_record(&softmax_type, y, SHARD_INPUTS(x), sizeof(softmax_context));
+    shard_name_node(node, function);
     if (node)
         ((softmax_context *)node->context)->log = log;
     shard_save_for_backward(node, 0, y);

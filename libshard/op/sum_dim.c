@@ -41,6 +41,7 @@ static shard_tensor *sum(const char *function, bool mean, shard_tensor *x, int d
         y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = x->placement.group};
     y = shard_result(y, SHARD_RUN(x, sum_dim, &context.axis, context.factor, memory[0], memory[1], x->dtype));
     shard_node *node = shard_record(&sum_type, y, SHARD_INPUTS(x), sizeof context);
+    shard_name_node(node, function);
     if (node)
         *(sum_context *)node->context = context;
     return y;

@@ -231,6 +231,7 @@ static shard_tensor *run(const search *s, shard_shape shape, shard_placement pla
         return NULL;
     y->placement = placement;
     shard_node *node = shard_record(&search_type, y, SHARD_INPUTS(s->x), sizeof(search_context));
+    shard_name_node(node, s->function);
     if (node) {
         *(search_context *)node->context = (search_context){.axis = s->axis, .count = s->count, .start = s->start};
         node->group = s->group;

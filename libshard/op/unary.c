@@ -51,6 +51,7 @@ static shard_tensor *forward(const char *function, unary_context context, shard_
     if (context.kind == SHARD_SHIFT)
         return shard_record(&shift_type, y, SHARD_INPUTS(x), 0), y;
     shard_node *node = shard_record(&unary_type, y, SHARD_INPUTS(x), sizeof context);
+    shard_name_node(node, function);
     if (node) {
         *(unary_context *)node->context = context;
         shard_save_for_backward(node, 0, keeps_result(context.kind) ? y : x);
