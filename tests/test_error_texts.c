@@ -29,6 +29,31 @@ static void null_data(shard_group *world)
     shard_from_host(NULL, SHARD_SHAPE(3));
 }
 
+static void negative_size(shard_group *world)
+{
+    (void)world;
+    shard_zeros(SHARD_SHAPE(2, -3));
+}
+
+static void negative_size_of_copy(shard_group *world)
+{
+    (void)world;
+    shard_from_host((float[]){1, 2}, SHARD_SHAPE(-2));
+}
+
+static void too_many_normal(shard_group *world)
+{
+    (void)world;
+    shard_normal(SHARD_SHAPE(INT64_MAX, 2), 0.0, 1.0);
+}
+
+static void memory_of_no_dtype(shard_group *world)
+{
+    (void)world;
+    float value = 0;
+    shard_from_memory(&value, SHARD_SHAPE(1), (shard_dtype)99, NULL, NULL, NULL);
+}
+
 static void null_operand(shard_group *world)
 {
     (void)world;
@@ -177,6 +202,10 @@ static const struct {
     const char *text;
 } errors[] = {
     {null_data, SHARD_ERROR_ARGUMENT, "shard_from_host: data is NULL"},
+    {negative_size, SHARD_ERROR_SHAPE, "shard_full: a tensor of shape [2, -3]: a size is negative"},
+    {negative_size_of_copy, SHARD_ERROR_SHAPE, "shard_from_host: a tensor of shape [-2]: a size is negative"},
+    {too_many_normal, SHARD_ERROR_MEMORY, "shard_normal: a tensor of shape [9223372036854775807, 2]: its size overflows"},
+    {memory_of_no_dtype, SHARD_ERROR_ARGUMENT, "shard_from_memory: there is no dtype 99"},
     {null_operand, SHARD_ERROR_ARGUMENT, "shard_matmul: an operand is NULL"},
     {wrong_shape, SHARD_ERROR_SHAPE, "shard_matmul: shapes [2, 3] and [2, 3]; [..., m, k] and [..., k, n] or [k, n] are needed"},
     {wrong_label, SHARD_ERROR_ARGUMENT, "shard_cross_entropy: label 3 at row 1 is outside [0, 3)"},

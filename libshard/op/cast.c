@@ -26,6 +26,9 @@ shard_tensor *shard_cast(shard_tensor *x, shard_dtype dtype)
         return NULL;
     if (x->dtype == dtype)
         return shard_reshape(x, x->shape);
+    int64_t numel;
+    if (shard_shape_check("shard_cast", &x->shape, dtype, &numel) != SHARD_OK)
+        return NULL;
     if (x->placement.kind == SHARD_PARTIAL && !shard_dtype_is_float(dtype))
         return shard_refuse_placement("shard_cast to an integer dtype", x), NULL;
     shard_tensor *y = shard_tensor_make(x->shape, dtype, shard_device_of(x));

@@ -28,7 +28,7 @@ static shard_status resolve_shape(const char *function, const shard_tensor *x, s
         *inferred = i;
         shape->dim[i] = 1;
     }
-    SHARD_TRY(shard_shape_check(shape, x->dtype, &known));
+    SHARD_TRY(shard_shape_check(function, shape, x->dtype, &known));
     if (*inferred >= 0 && known == 0)
         return shard_error(SHARD_ERROR_SHAPE, "%s: the size -1 in %s cannot be inferred from an empty tensor", function,
                            shard_shape_text(&wanted));

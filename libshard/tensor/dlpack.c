@@ -41,8 +41,9 @@ shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dty
     static const char function[] = "shard_from_memory";
     if (!memory)
         return shard_null_argument(function, "memory"), NULL;
-    if (shard_dtype_size(dtype) == 0)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: there is no dtype %d", function, (int)dtype);
+    int64_t numel;
+    if (shard_shape_check(function, &shape, dtype, &numel) != SHARD_OK)
+        return NULL;
     return is_aligned(function, memory, dtype) ? make_on(memory, shape, dtype, device, release, context) : NULL;
 }
 
@@ -125,7 +126,7 @@ static shard_tensor *import(const char *function, const DLTensor *tensor, shard_
     shard_shape shape = {.ndim = fits ? tensor->ndim : 0};
     for (int i = 0; i < shape.ndim; i++)
         shape.dim[i] = tensor->shape[i];
-    if (shard_shape_check(&shape, dtype, &numel) != SHARD_OK)
+    if (shard_shape_check(function, &shape, dtype, &numel) != SHARD_OK)
         return NULL;
     if (!fits || !is_dense(&shape, tensor->strides)) {
         shard_error(SHARD_ERROR_UNSUPPORTED,

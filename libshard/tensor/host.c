@@ -49,7 +49,7 @@ shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t
 
 shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const shard_tensor_options *options)
 {
-    shard_tensor *tensor = shard_empty_with(shape, options);
+    shard_tensor *tensor = shard_empty_for("shard_from_host", shape, options);
     if (tensor && copy_from_host("shard_from_host", tensor, data, shard_tensor_bytes(tensor)) != SHARD_OK) {
         shard_release(tensor);
         return NULL;
@@ -59,7 +59,7 @@ shard_tensor *shard_from_host_with(const void *data, shard_shape shape, const sh
 
 shard_tensor *shard_from_host_async_with(const void *data, shard_shape shape, const shard_tensor_options *options)
 {
-    shard_tensor *tensor = shard_empty_with(shape, options);
+    shard_tensor *tensor = shard_empty_for("shard_from_host_async", shape, options);
     if (!tensor)
         return NULL;
     size_t bytes = shard_tensor_bytes(tensor);

@@ -52,7 +52,7 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
     int64_t numel;
     whole_shape.dim[dim] = whole;
     /* the whole tensor's elements are counted in files and by random numbers */
-    if (shard_shape_check(&whole_shape, tensor->dtype, &numel) != SHARD_OK)
+    if (shard_shape_check("shard_as_split", &whole_shape, tensor->dtype, &numel) != SHARD_OK)
         return NULL;
     bool pending = shard_has_recipe(tensor) && !tensor->storage->memory;
     shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);

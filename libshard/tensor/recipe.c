@@ -122,8 +122,11 @@ shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
 
 /* ---- makers ---- */
 
-static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options options, shard_recipe recipe)
+static shard_tensor *make_with_recipe(const char *function, shard_shape shape, shard_tensor_options options, shard_recipe recipe)
 {
+    int64_t numel;
+    if (shard_shape_check(function, &shape, options.dtype, &numel) != SHARD_OK)
+        return NULL;
     shard_tensor *tensor = shard_tensor_make(shape, options.dtype, options.device);
     if (!tensor)
         return NULL;
@@ -136,12 +139,17 @@ static shard_tensor *make_with_recipe(shard_shape shape, shard_tensor_options op
     return tensor->requires_grad == options.requires_grad ? tensor : (shard_release(tensor), NULL);
 }
 
-shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *given)
+shard_tensor *shard_empty_for(const char *function, shard_shape shape, const shard_tensor_options *given)
 {
     SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    return make_with_recipe(shape, options, (shard_recipe){0});
+    return make_with_recipe(function, shape, options, (shard_recipe){0});
+}
+
+shard_tensor *shard_empty_with(shard_shape shape, const shard_tensor_options *options)
+{
+    return shard_empty_for("shard_empty", shape, options);
 }
 
 shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tensor_options *given)
@@ -149,7 +157,7 @@ shard_tensor *shard_full_with(shard_shape shape, double value, const shard_tenso
     SHARD_READ_OPTIONS(shard_tensor_options, SHARD_TENSOR_OPTIONS_INIT, options, given);
     if (!options_ok)
         return NULL;
-    return make_with_recipe(shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
+    return make_with_recipe("shard_full", shape, options, (shard_recipe){.kind = SHARD_CONSTANT, .a = value});
 }
 
 static shard_tensor *make_random(const char *function, shard_recipe_kind kind, shard_shape shape, double a, double b,
@@ -160,7 +168,7 @@ static shard_tensor *make_random(const char *function, shard_recipe_kind kind, s
         return NULL;
     if (!shard_dtype_is_float(options.dtype))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
-    return make_with_recipe(shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
+    return make_with_recipe(function, shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
 }
 
 shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options)

@@ -22,23 +22,26 @@ bool shard_shape_equal(const shard_shape *a, const shard_shape *b)
     return true;
 }
 
-shard_status shard_shape_check(const shard_shape *shape, shard_dtype dtype, int64_t *numel)
+shard_status shard_shape_check(const char *function, const shard_shape *shape, shard_dtype dtype, int64_t *numel)
 {
     if (shape->ndim < 0 || shape->ndim > SHARD_MAX_DIMS)
-        return shard_error(SHARD_ERROR_SHAPE, "a tensor of %d dimensions: 0 to %d are possible", shape->ndim, SHARD_MAX_DIMS);
+        return shard_error(SHARD_ERROR_SHAPE, "%s: a tensor of %d dimensions: 0 to %d are possible", function, shape->ndim,
+                           SHARD_MAX_DIMS);
     size_t size = shard_dtype_size(dtype);
     if (!size)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%d is no dtype", (int)dtype);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no dtype %d", function, (int)dtype);
     /* The product without its zeros is checked too, so that partial products
      * (strides, rows) of an empty tensor cannot overflow either. */
     int64_t bytes = (int64_t)size;
     bool empty = false;
     for (int i = 0; i < shape->ndim; i++) {
         if (shape->dim[i] < 0)
-            return shard_error(SHARD_ERROR_SHAPE, "a tensor of shape %s: a size is negative", shard_shape_text(shape));
+            return shard_error(SHARD_ERROR_SHAPE, "%s: a tensor of shape %s: a size is negative", function,
+                               shard_shape_text(shape));
         empty |= shape->dim[i] == 0;
         if (shape->dim[i] != 0 && !shard_multiply(bytes, shape->dim[i], &bytes))
-            return shard_error(SHARD_ERROR_MEMORY, "a tensor of shape %s: its size overflows", shard_shape_text(shape));
+            return shard_error(SHARD_ERROR_MEMORY, "%s: a tensor of shape %s: its size overflows", function,
+                               shard_shape_text(shape));
     }
     *numel = empty ? 0 : bytes / (int64_t)size;
     return SHARD_OK;

@@ -86,7 +86,7 @@ shard_tensor *shard_tensor_on(shard_storage *storage, size_t offset, shard_shape
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device)
 {
     int64_t numel;
-    if (shard_shape_check(&shape, dtype, &numel) != SHARD_OK)
+    if (shard_shape_check("an operation's result", &shape, dtype, &numel) != SHARD_OK)
         return NULL;
     device = device ? device : shard_default_device();
     shard_storage *storage = device ? shard_storage_make(device, (size_t)numel * shard_dtype_size(dtype)) : NULL;

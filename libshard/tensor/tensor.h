@@ -48,6 +48,8 @@ struct shard_tensor {
 
 /* Makes a tensor in the thread's innermost scope; requires_grad is not set. */
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
+/* shard_empty_with for another maker, which errors name. */
+shard_tensor *shard_empty_for(const char *function, shard_shape shape, const shard_tensor_options *options);
 /* Makes a tensor with x's shape, dtype, device and placement. NULL in, NULL out. */
 shard_tensor *shard_tensor_like(const shard_tensor *x);
 /* Makes a tensor on other memory, which is not touched, outside of any scope. The caller gets a reference. */
@@ -164,8 +166,8 @@ static inline bool shard_has_recipe(const shard_tensor *tensor)
 /* Product of dim[from ... to), 1 for none. Never overflows for a tensor's shape. */
 int64_t shard_shape_product(const shard_shape *shape, int from, int to);
 bool shard_shape_equal(const shard_shape *a, const shard_shape *b);
-/* Checks ndim, sizes, and that the elements' bytes can be counted. */
-shard_status shard_shape_check(const shard_shape *shape, shard_dtype dtype, int64_t *numel);
+/* Checks ndim, sizes, and that the elements' bytes can be counted; an error names the function. */
+shard_status shard_shape_check(const char *function, const shard_shape *shape, shard_dtype dtype, int64_t *numel);
 /* Sets *resolved to dim, counted from the front; an error names the function. */
 shard_status shard_resolve_dim(const char *function, const shard_shape *shape, int dim, int *resolved);
 /* "[2, 3]", for messages; one of a few static buffers of the thread. */
