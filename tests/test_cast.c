@@ -58,6 +58,21 @@ START_TEST(casts_integers)
 }
 END_TEST
 
+/* A floating number beyond an integer's range becomes its nearest end, an integer keeps its low bits. */
+START_TEST(casts_what_does_not_fit)
+{
+    static const double values[] = {300, -1.5, INFINITY, -INFINITY, NAN}, bytes[] = {255, 0, 255, 0, 0};
+    static const double words[] = {300, -1, INT32_MAX, INT32_MIN, 0};
+    SHARD_SCOPE {
+        shard_tensor *x = shard_from_host(values, SHARD_SHAPE(5), .dtype = SHARD_FLOAT64);
+        shard_tensor *int32 = shard_cast(x, SHARD_INT32);
+        check_tensor("uint8", shard_cast(x, SHARD_UINT8), bytes, 0);
+        check_tensor("int32", int32, words, 0);
+        check_tensor("int32 as uint8", shard_cast(int32, SHARD_UINT8), (double[]){44, 255, 255, 0, 0}, 0);
+    }
+}
+END_TEST
+
 /* The same dtype: no copy, but a result of its own. */
 START_TEST(shares_memory)
 {
@@ -87,6 +102,7 @@ int main(void)
     tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
     tcase_add_test(tcase, keeps_the_gradient_dtype);
     tcase_add_test(tcase, casts_integers);
+    tcase_add_test(tcase, casts_what_does_not_fit);
     tcase_add_test(tcase, shares_memory);
     tcase_add_test(tcase, refuses);
     return test_run(suite);

@@ -82,8 +82,9 @@ SHARD_API shard_tensor *shard_transpose(shard_tensor *x, int dim0, int dim1);
 /* ---- elements ----
  * The result has the placement of x, split or local, also PARTIAL where the comment says so. */
 
-/* Converts to a dtype; without a copy if x has it. Differentiable between floating dtypes. As x.to(dtype) in
- * PyTorch. x may be PARTIAL, for a floating dtype. */
+/* Converts to a dtype; without a copy if x has it. Differentiable between floating dtypes. A floating number is truncated to an
+ * integer; outside the integer's range it becomes the nearest end, and NaN 0 (PyTorch leaves both undefined). A smaller integer
+ * takes the low bits. As x.to(dtype) in PyTorch. x may be PARTIAL, for a floating dtype. */
 SHARD_API shard_tensor *shard_cast(shard_tensor *x, shard_dtype dtype);
 /* factor * x, and -x. x may be PARTIAL. */
 SHARD_API shard_tensor *shard_scale(shard_tensor *x, double factor);
