@@ -209,7 +209,7 @@ START_TEST(test_errors)
 }
 END_TEST
 
-/* Every kind of difference is told, with as many names as there is room for. */
+/* The error lists every kind of difference, each with as many names as fit. */
 START_TEST(test_many_differences)
 {
     static const char *const patterns[] = {

@@ -61,9 +61,9 @@ START_TEST(test_cut)
 }
 END_TEST
 
-/* Names in messages: in quotes, cut where they are long, never within a character or an escape. */
 #define DOTS "......................................" /* 38 */
 
+/* The place from which two texts are shown. */
 START_TEST(test_show_from)
 {
     ck_assert_uint_eq(shard_show_from("abc", "abd", 0), 0);
@@ -73,6 +73,7 @@ START_TEST(test_show_from)
 }
 END_TEST
 
+/* Names in messages: in quotes, cut where they are long, never within a character or an escape. */
 START_TEST(test_quoted)
 {
     char name[120];
