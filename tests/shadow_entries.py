@@ -13,7 +13,7 @@ import sys
 # What waits for the device brings the shadows up to date: by hand in tests/support/shadow.c.
 BY_HAND = ["synchronize"]
 # Structs on the host that hold pointers to the device's memory, and whether their number comes before them.
-LISTS = {"shard_update": True, "shard_square_sum": True, "shard_trust_options": False}
+LISTS = {"shard_update": True, "shard_square_sum": True, "shard_trust_options": False, "shard_loss_rows": False}
 # Structs without pointers; those in the device's memory are arrays as others.
 PLAIN = ["shard_device", "shard_attention_shape", "shard_memory_stats", "shard_expansion", "shard_region", "shard_matmul_shape", "shard_linear_shape",
          "shard_conv_shape",

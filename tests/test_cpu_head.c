@@ -255,7 +255,7 @@ static void check_problem(problem *p)
          *old_bias = array_noise(h->loss.cols, h->weight_dtype, OLD_BIAS, -1, 1);
     void *gradient = array_noise(numbers, h->weight_dtype, OLD, -1, 1),
          *bias = array_noise(h->loss.cols, h->weight_dtype, OLD_BIAS, -1, 1);
-    const shard_head_rows numbers_of_rows = {.lse = p->lse, .slope = p->slope, .scale = p->scale};
+    const shard_loss_rows numbers_of_rows = {.lse = p->lse, .slope = p->slope, .scale = p->scale};
     taken context = {p, gradient};
     shard_head_gradient to = {.weight = gradient, .bias = bias, .accumulate = accumulate, .accumulate_bias = accumulate};
     if (p->form & TAKEN)

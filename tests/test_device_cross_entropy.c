@@ -227,8 +227,8 @@ START_TEST(stats)
 }
 END_TEST
 
-/* Row by row: the log-sum-exp over all classes and the sum of q. */
-static void whole_row(const problem *p, int64_t row, double *lse, double *b)
+/* Row by row: the log-sum-exp over all classes, its rounding error, and the sum of q. */
+static void whole_row(const problem *p, int64_t row, double *lse, double *error, double *b)
 {
     long double max = -INFINITY, sum = 0, q = 0;
     for (int64_t c = 0; c < p->classes; c++)
@@ -238,11 +238,12 @@ static void whole_row(const problem *p, int64_t row, double *lse, double *b)
         q += share(p, row, c);
     }
     *lse = (double)(max + logl(sum));
+    *error = (double)(max - *lse + logl(sum));
     *b = (double)q;
 }
 
 /* [rows][pitch]; NaN between the rows. */
-static wanted *gradient_wanted(const problem *p, const part *a, const double *lse, const double *b, const double *scale)
+static wanted *gradient_wanted(const problem *p, const part *a, const shard_loss_rows *rows)
 {
     int64_t pitch = pitch_of(a), n = p->rows * pitch;
     wanted *all = malloc((size_t)(n + 1) * sizeof *all);
@@ -252,13 +253,13 @@ static wanted *gradient_wanted(const problem *p, const part *a, const double *ls
         if (i % pitch >= a->shape.cols)
             continue;
         long double logit = array_get(p->x, row * p->classes + c, p->dtype), x = mapped(p, logit), q = share(p, row, c);
-        long double exponential = b[row] * expl(x - lse[row]), slope = derivative(p, logit);
-        long double want = scale[row] * (exponential - q) * slope, u = compute_unit(p->dtype);
+        long double from_lse = x - rows->lse[row] - rows->lse_error[row], scale = rows->scale[row];
+        long double exponential = rows->slope[row] * expl(from_lse), slope = derivative(p, logit);
+        long double want = scale * (exponential - q) * slope, u = compute_unit(p->dtype);
         /* The difference x - lse is rounded, which exp turns into as many units as it is large. */
-        long double error = fabsl(scale[row]) * slope * ((8 + fabsl(x - lse[row])) * exponential + 8 * q) * u + 0x1p-120L;
+        long double error = fabsl(scale) * slope * ((8 + fabsl(from_lse)) * exponential + 8 * q) * u + 0x1p-120L;
         if (p->map->maps) /* of x in the exponential, and of 1 - t * t */
-            error +=
-                fabsl(scale[row]) * (slope * exponential * map_error(p, logit) + fabsl(exponential - q) * p->map->scale * 32 * u);
+            error += fabsl(scale) * (slope * exponential * map_error(p, logit) + fabsl(exponential - q) * p->map->scale * 32 * u);
         all[i] = (wanted){want, error};
     }
     return all;
@@ -279,8 +280,7 @@ static float *times_at_targets(const problem *p, const part *a, const double *fa
 
 /* The same bits as those of float32, rounded; also where packs of both cannot be written together, and with factors of the
  * targets. */
-static void check_narrow(shard_device *device, const problem *p, const part *a, const double *lse, const double *b,
-                         const double *scale, const void *dx)
+static void check_narrow(shard_device *device, const problem *p, const part *a, const shard_loss_rows *rows, const void *dx)
 {
     static const shard_dtype types[] = {SHARD_BFLOAT16, SHARD_FLOAT16};
     int64_t n = p->rows * a->shape.cols;
@@ -288,12 +288,12 @@ static void check_narrow(shard_device *device, const problem *p, const part *a, 
         return;
     for (int i = 0; i < 8; i++) {
         shard_dtype to = types[i % 2];
-        const double *factor = i < 4 || !p->target ? NULL : scale;
+        const double *factor = i < 4 || !p->target ? NULL : rows->scale;
         void *x = array_of(n, p->dtype, a->x), *rounded = array_new(n, to), *room = array_new(n + 1, to);
         float *want = times_at_targets(p, a, factor, dx);
         char *out = (char *)room + (i % 4 < 2 ? 0 : shard_dtype_size(to));
         RUN(device, cast, n, want, SHARD_FLOAT32, rounded, to);
-        RUN(device, cross_entropy_backward_narrow, &a->shape, x, p->target, a->weight, lse, b, scale, factor, out, to);
+        RUN(device, cross_entropy_backward_narrow, &a->shape, x, p->target, a->weight, rows, factor, out, to);
         check_same(to, n, out, rounded, "narrow");
         array_free(want, n, SHARD_FLOAT32);
         array_free(x, n, p->dtype);
@@ -302,22 +302,21 @@ static void check_narrow(shard_device *device, const problem *p, const part *a, 
     }
 }
 
-static void check_backward(const problem *p, const part *a, const double *lse, const double *b, const double *scale)
+static void check_backward(const problem *p, const part *a, const shard_loss_rows *rows)
 {
     int64_t n = p->rows * pitch_of(a);
-    wanted *want = gradient_wanted(p, a, lse, b, scale);
+    wanted *want = gradient_wanted(p, a, rows);
     void *dx = array_new(n, p->dtype);
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
         void *in_place = array_of(n, p->dtype, a->x);
         memset(dx, 0xff, (size_t)n * shard_dtype_size(p->dtype));
-        RUN(device, cross_entropy_backward, &a->shape, a->x, p->target, a->probability, a->weight, lse, b, scale, dx, p->dtype);
+        RUN(device, cross_entropy_backward, &a->shape, a->x, p->target, a->probability, a->weight, rows, dx, p->dtype);
         for (int64_t i = 0; i < n; i++)
             check_close(p->dtype, array_get(dx, i, p->dtype), want[i].value, want[i].error, device->name, i);
-        RUN(device, cross_entropy_backward, &a->shape, in_place, p->target, a->probability, a->weight, lse, b, scale, in_place,
-            p->dtype);
+        RUN(device, cross_entropy_backward, &a->shape, in_place, p->target, a->probability, a->weight, rows, in_place, p->dtype);
         check_same(p->dtype, n, in_place, dx, "in place");
-        check_narrow(device, p, a, lse, b, scale, dx);
+        check_narrow(device, p, a, rows, dx);
         array_free(in_place, n, p->dtype);
     }
     array_free(dx, n, p->dtype);
@@ -331,16 +330,18 @@ START_TEST(backward)
         for (int form = 0; form < FORMS; form++) {
             problem p = problem_new(dtype, s, form);
             p.map = &maps[(form + s / 2) % MAPS];
-            double *lse = array_new(p.rows, SHARD_FLOAT64), *b = array_new(p.rows, SHARD_FLOAT64);
-            double *scale = array_noise(p.rows, SHARD_FLOAT64, 5, 0.25, 2);
+            double *lse = array_new(p.rows, SHARD_FLOAT64), *error = array_new(p.rows, SHARD_FLOAT64);
+            double *b = array_new(p.rows, SHARD_FLOAT64), *scale = array_noise(p.rows, SHARD_FLOAT64, 5, 0.25, 2);
+            const shard_loss_rows rows = {lse, error, b, scale};
             for (int64_t row = 0; row < p.rows; row++)
-                whole_row(&p, row, &lse[row], &b[row]);
+                whole_row(&p, row, &lse[row], &error[row], &b[row]);
             for (int k = 0; k < shapes[s].parts; k++) {
                 part a = part_new(&p, shapes[s].bounds[k], shapes[s].bounds[k + 1], s + form + k);
-                check_backward(&p, &a, lse, b, scale);
+                check_backward(&p, &a, &rows);
                 part_free(&a, dtype);
             }
             array_free(lse, p.rows, SHARD_FLOAT64);
+            array_free(error, p.rows, SHARD_FLOAT64);
             array_free(b, p.rows, SHARD_FLOAT64);
             array_free(scale, p.rows, SHARD_FLOAT64);
             problem_free(&p);
@@ -357,10 +358,11 @@ START_TEST(ignores_nan)
     int64_t *target = array_of(2, SHARD_INT64, (const int64_t[]){IGNORE, 1});
     double *lse = array_of(2, SHARD_FLOAT64, (const double[]){NAN, 3.4076059644443804});
     double *b = array_of(2, SHARD_FLOAT64, (const double[]){0, 1}), *scale = array_of(2, SHARD_FLOAT64, (const double[]){1, 1});
+    const shard_loss_rows rows = {.lse = lse, .slope = b, .scale = scale};
     shard_cross_entropy_shape shape = {.rows = 2, .cols = COLS, .classes = COLS, .ignore_index = IGNORE};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++) {
-        RUN(device, cross_entropy_backward, &shape, x, target, NULL, NULL, lse, b, scale, dx, SHARD_FLOAT32);
+        RUN(device, cross_entropy_backward, &shape, x, target, NULL, NULL, &rows, dx, SHARD_FLOAT32);
         ck_assert(dx[0] == 0 && dx[1] == 0 && dx[2] == 0);
         ck_assert_double_eq_tol((double)(dx[3] + dx[4] + dx[5]), 0, 1e-6);
     }
@@ -575,6 +577,7 @@ static void check_join(shard_device *device, int64_t rows, bool mean, const doub
         weights += ignored ? 0 : r * (target ? weight : 1);
         long double lse = logl(exponentials), loss = ignored ? 0 : r * (b * lse - a + shape.z_loss * lse * lse);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_LSE * rows + row], lse, 1e-14L, "lse", row);
+        check_close(SHARD_FLOAT64, numbers[SHARD_CE_LSE_ERROR * rows + row], 0, 4e-15L, "error of lse", row);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_SLOPE * rows + row], b + 2 * shape.z_loss * lse, 1e-14L, "slope", row);
         check_close(SHARD_FLOAT64, numbers[SHARD_CE_LOSS * rows + row], loss, of_rows ? 1e-12L : 1e-13L, "loss", row);
         ck_assert_int_eq(rank[row], ignored ? INT64_MAX : ahead[row] + ahead[stride + row] + ahead[2 * stride + row]);

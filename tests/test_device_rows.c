@@ -202,8 +202,8 @@ static void loss_backward(shard_device *device, int64_t rows, int64_t cols, cons
 {
     shard_cross_entropy_shape shape = loss_shape(rows, cols);
     double *lse = numbers(rows, 4), *one = numbers(rows, 1);
-    RUN(device, cross_entropy_backward, &shape, a->array[0], NULL, a->array[1], a->array[2], lse, one, one, a->array[3],
-        a->dtype);
+    const shard_loss_rows of_rows = {.lse = lse, .slope = one, .scale = one};
+    RUN(device, cross_entropy_backward, &shape, a->array[0], NULL, a->array[1], a->array[2], &of_rows, a->array[3], a->dtype);
     array_free(lse, rows, SHARD_FLOAT64);
     array_free(one, rows, SHARD_FLOAT64);
 }

@@ -230,9 +230,21 @@ SHARD_KERNEL bool shard_label_find(const shard_cross_entropy_shape *shape, int64
  * (0 where this part does not own it, where ignored, and for probabilities). */
 enum { SHARD_CE_MAX, SHARD_CE_SUM, SHARD_CE_A, SHARD_CE_B, SHARD_CE_WEIGHT, SHARD_CE_STATS };
 
-/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, the slope b + 2 * z_loss * lse, the
- * derivative of the result by the row's loss without r, the row's loss. */
-enum { SHARD_CE_LSE, SHARD_CE_SLOPE, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
+/* The join of the ranks' statistics, arrays of [rows] one after the other: lse, its rounding error (shard_row_lse_error), the
+ * slope b + 2 * z_loss * lse, the derivative of the result by the row's loss without r, the row's loss. */
+enum { SHARD_CE_LSE, SHARD_CE_LSE_ERROR, SHARD_CE_SLOPE, SHARD_CE_FACTOR, SHARD_CE_LOSS, SHARD_CE_NUMBERS };
+
+/* Gradients with respect to a row's loss: SHARD_CE_LSE, SHARD_CE_LSE_ERROR (NULL: zeros) and SHARD_CE_SLOPE, none of which binary
+ * cross-entropy has, and the derivative of the result by the row's loss; arrays [rows] in device memory. */
+typedef struct shard_loss_rows {
+    const double *lse, *lse_error, *slope, *scale;
+} shard_loss_rows;
+
+/* exp(x - lse). */
+SHARD_KERNEL double shard_row_exponential(const shard_loss_rows *rows, int64_t row, double x)
+{
+    return exp(x - rows->lse[row] - (rows->lse_error ? rows->lse_error[row] : 0));
+}
 
 /* The derivative of the mapped logits by those before the map: without a cap of all of the row, with one of the label's, from
  * the local statistics of a loss without smoothing; 0 where the label is none of the local classes. */

@@ -291,16 +291,15 @@ SHARD_KERNEL_ENTRY(shard_status, cross_entropy_stats, shard_device *, const shar
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_join, shard_device *, const shard_cross_entropy_shape *, bool mean,
                    int64_t members, int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
                    const double *row_weight, double *numbers, double *result, int64_t *rank)
-/* dx = scale_i * (slope_i exp(x - lse_i) - q), times the derivative of x by the logits; lse, slope, scale [rows]. dx may
- * be the logits. */
+/* dx = scale_i * (slope_i exp(x - lse_i) - q), times the derivative of x by the logits. dx may be the logits. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_backward, shard_device *, const shard_cross_entropy_shape *, const void *x,
-                   const int64_t *target, const void *probability, const void *weight, const double *lse, const double *slope,
-                   const double *scale, void *dx, shard_dtype)
+                   const int64_t *target, const void *probability, const void *weight, const shard_loss_rows *, void *dx,
+                   shard_dtype)
 /* The same of dense float32 logits, rounded to dx, of 16 bits; the logits are undefined afterwards. target_slope: [rows], a factor
  * of the derivative at the target, as a margin has; NULL: 1. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_backward_narrow, shard_device *, const shard_cross_entropy_shape *, void *x,
-                   const int64_t *target, const void *weight, const double *lse, const double *slope, const double *scale,
-                   const double *target_slope, void *dx, shard_dtype)
+                   const int64_t *target, const void *weight, const shard_loss_rows *, const double *target_slope, void *dx,
+                   shard_dtype)
 /* out[i] = x[i, target - col0] if the target is in this range of columns, else 0: the sum over ranks is the
  * target's logit. */
 SHARD_KERNEL_ENTRY(shard_status, pick_target, shard_device *, const shard_cross_entropy_shape *, const void *x,
@@ -342,8 +341,7 @@ SHARD_KERNEL_ENTRY(shard_status, head_merge, shard_device *, int64_t rows, int64
  * smoothing. class_weight [cols] (NULL: ones), sum, spread and dx are of the last dtype, float32 or float64. */
 SHARD_KERNEL_ENTRY(shard_status, head_input_gradient, shard_device *, const shard_cross_entropy_shape *, int64_t in,
                    const int64_t *target, const void *class_weight, const void *weight, shard_dtype weight_dtype,
-                   const double *stats, const double *lse, const double *slope, const double *scale, const void *sum,
-                   const void *spread, void *dx, shard_dtype)
+                   const double *stats, const shard_loss_rows *, const void *sum, const void *spread, void *dx, shard_dtype)
 
 /* ---- embedding ---- */
 

@@ -314,7 +314,7 @@ static shard_status scale_sum(shard_device *device, const shard_head *h, const v
 }
 
 /* The same by a sweep of its own. */
-static shard_status sweep_input_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows, void *dx)
+static shard_status sweep_input_gradient(shard_device *device, const shard_head *h, const shard_loss_rows *rows, void *dx)
 {
     shard_head again = *h;
     size_t bytes = (size_t)(h->loss.rows * h->in) * shard_dtype_size(shard_head_wide(h->dtype));
@@ -340,7 +340,7 @@ bool shard_head_spreads(const shard_head *h)
 }
 
 shard_status shard_head_input_gradient(shard_device *device, const shard_head *h, const double *stats, const void *sum,
-                                       const shard_head_rows *rows, void *dx)
+                                       const shard_loss_rows *rows, void *dx)
 {
     if (h->binary)
         return scale_sum(device, h, sum, rows->scale, dx);
@@ -349,8 +349,7 @@ shard_status shard_head_input_gradient(shard_device *device, const shard_head *h
     if (shard_head_prepares(h))
         return shard_head_prepared_input_gradient(device, h, stats, sum, rows, dx);
     return device->ops->head_input_gradient(device, &h->loss, h->in, h->target, h->class_weight, h->weight, h->weight_dtype,
-                                            stats, rows->lse, rows->slope, rows->scale, sum, h->spread, dx,
-                                            shard_head_wide(h->dtype));
+                                            stats, rows, sum, h->spread, dx, shard_head_wide(h->dtype));
 }
 
 /* The gradient of `count` rows of the tile from `first` on, from dz, which is t->narrow. */
@@ -387,7 +386,7 @@ static shard_status give_gradient(sweep *s, const tile *t, const shard_head_grad
 }
 
 /* Of the tile from *first on; *first becomes that of the next one. */
-static shard_status gradient_of_tile(sweep *s, int64_t *first, const shard_head_rows *rows, const shard_head_gradient *to)
+static shard_status gradient_of_tile(sweep *s, int64_t *first, const shard_loss_rows *rows, const shard_head_gradient *to)
 {
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
@@ -411,7 +410,7 @@ static shard_status gradient_of_tile(sweep *s, int64_t *first, const shard_head_
     return to->weight || to->take ? give_gradient(s, &t, to) : SHARD_OK;
 }
 
-shard_status shard_head_weight_gradient_composed(shard_device *device, const shard_head *h, const shard_head_rows *rows,
+shard_status shard_head_weight_gradient_composed(shard_device *device, const shard_head *h, const shard_loss_rows *rows,
                                                  const shard_head_gradient *to)
 {
     sweep s;
@@ -475,7 +474,7 @@ shard_status shard_head_forward(shard_device *device, const shard_head *h, doubl
     return h->spread ? shard_head_sum_weight(device, h, false, h->spread) : SHARD_OK;
 }
 
-shard_status shard_head_weight_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows,
+shard_status shard_head_weight_gradient(shard_device *device, const shard_head *h, const shard_loss_rows *rows,
                                         const shard_head_gradient *to)
 {
     if (shard_head_prepares(h))

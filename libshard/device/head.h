@@ -86,12 +86,6 @@ typedef struct shard_head_margin {
     const double *row_m2, *row_m3;
 } shard_head_margin;
 
-/* Gradients with respect to a row's loss: SHARD_CE_LSE and SHARD_CE_SLOPE (not of binary cross-entropy), and the derivative of
- * the result by the row's loss; arrays [rows] in device memory. */
-typedef struct shard_head_rows {
-    const double *lse, *slope, *scale;
-} shard_head_rows;
-
 /* Arrays of an update, at most: the value, its compensation, and the states. */
 enum { SHARD_UPDATE_ARRAYS = 2 + SHARD_OPTIMIZER_STATES };
 
@@ -143,7 +137,7 @@ struct shard_head_ops {
     size_t (*stash_bytes)(const shard_head *, size_t most);
     shard_status (*label_logits)(shard_device *, const shard_head *, double *logit);
     shard_status (*forward)(shard_device *, const shard_head *, double *stats, void *sum);
-    shard_status (*weight_gradient)(shard_device *, const shard_head *, const shard_head_rows *, const shard_head_gradient *);
+    shard_status (*weight_gradient)(shard_device *, const shard_head *, const shard_loss_rows *, const shard_head_gradient *);
 };
 
 /* The bytes of a stash that the device makes use of, up to `most`; 0: none. */
@@ -174,9 +168,9 @@ bool shard_head_spreads(const shard_head *);
 /* dx [rows, in] of the wide type, the summand of the local classes, from the local stats and sum of the forward, or, without
  * shard_head_sums, by another sweep. */
 shard_status shard_head_input_gradient(shard_device *, const shard_head *, const double *stats, const void *sum,
-                                       const shard_head_rows *, void *dx);
+                                       const shard_loss_rows *, void *dx);
 
-shard_status shard_head_weight_gradient(shard_device *, const shard_head *, const shard_head_rows *, const shard_head_gradient *);
+shard_status shard_head_weight_gradient(shard_device *, const shard_head *, const shard_loss_rows *, const shard_head_gradient *);
 
 /* spread [in], wide: the sum of the weight's rows, each times its class weight, added to it if `accumulate`. Not with a list. */
 shard_status shard_head_sum_weight(shard_device *, const shard_head *, bool accumulate, void *spread);
@@ -192,7 +186,7 @@ extern int64_t shard_head_tile, shard_head_part;
 /* The same without fused sweeps: for devices that have none, and the reference in tests. */
 shard_status shard_head_label_logits_composed(shard_device *, const shard_head *, double *logit);
 shard_status shard_head_forward_composed(shard_device *, const shard_head *, double *stats, void *sum);
-shard_status shard_head_weight_gradient_composed(shard_device *, const shard_head *, const shard_head_rows *,
+shard_status shard_head_weight_gradient_composed(shard_device *, const shard_head *, const shard_loss_rows *,
                                                  const shard_head_gradient *);
 
 #endif

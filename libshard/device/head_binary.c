@@ -43,7 +43,7 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
     return sum ? differentiate(s, t, NULL) : SHARD_OK;
 }
 
-static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *rows)
+static shard_status gradient(sweep *s, const tile *t, const shard_loss_rows *rows)
 {
     return differentiate(s, t, rows->scale);
 }

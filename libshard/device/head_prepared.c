@@ -279,7 +279,7 @@ shard_status shard_head_label_margins(shard_device *device, const shard_head *h,
 
 /* Sets `label` to scale class_weight, and `softmax`, where there are margins, to scale slope exp(logit - lse); the logit of a
  * label that is not here counts as no larger than lse. */
-static shard_status measure_labels(chunks *c, const labels *l, const shard_head_rows *rows)
+static shard_status measure_labels(chunks *c, const labels *l, const shard_loss_rows *rows)
 {
     const shard_head *h = c->h;
     const shard_device_ops *ops = c->device->ops;
@@ -303,7 +303,7 @@ static shard_status measure_labels(chunks *c, const labels *l, const shard_head_
 
 /* Sets the factors of the labels' rows: (slope - 1) softmax - (slope (1 - s + s / C) - s / C) label, where s is the smoothing,
  * since sum and spread have the labels' rows with a slope of 1. Logits with margins have no map. */
-static shard_status make_factors(chunks *c, const labels *l, const shard_head_rows *rows)
+static shard_status make_factors(chunks *c, const labels *l, const shard_loss_rows *rows)
 {
     const shard_head *h = c->h;
     const shard_device_ops *ops = c->device->ops;
@@ -323,7 +323,7 @@ static shard_status make_factors(chunks *c, const labels *l, const shard_head_ro
 }
 
 /* Sets the factors of the rows that have no part in the result to 0: where the features are NaN, they are NaN. */
-static shard_status drop_factors(chunks *c, const labels *l, const shard_head_rows *rows)
+static shard_status drop_factors(chunks *c, const labels *l, const shard_loss_rows *rows)
 {
     const shard_device_ops *ops = c->device->ops;
     const int64_t n = c->h->loss.rows, *const shapes[] = {&n, &n, &n};
@@ -359,7 +359,7 @@ static shard_status add_labels(chunks *c, const labels *l, void *dx)
     return ops->axpby(c->device, h->loss.rows * h->in, 1, l->weight, 1, dx, c->wide);
 }
 
-static shard_status input_gradient(chunks *c, const labels *l, const double *stats, const void *sum, const shard_head_rows *rows,
+static shard_status input_gradient(chunks *c, const labels *l, const double *stats, const void *sum, const shard_loss_rows *rows,
                                    void *dx)
 {
     const shard_head *h = c->h;
@@ -368,7 +368,7 @@ static shard_status input_gradient(chunks *c, const labels *l, const double *sta
     if (l->spread)
         SHARD_TRY(sum_chunks(h, c->device, l->spread));
     SHARD_TRY(c->device->ops->head_input_gradient(c->device, &without, h->in, h->target, NULL, h->weight, h->weight_dtype, stats,
-                                                  rows->lse, rows->slope, rows->scale, sum, l->spread, dx, c->wide));
+                                                  rows, sum, l->spread, dx, c->wide));
     if (h->loss.rows == 0)
         return SHARD_OK;
     SHARD_TRY(take_labels(c, l));
@@ -378,7 +378,7 @@ static shard_status input_gradient(chunks *c, const labels *l, const double *sta
 }
 
 shard_status shard_head_prepared_input_gradient(shard_device *device, const shard_head *h, const double *stats, const void *sum,
-                                                const shard_head_rows *rows, void *dx)
+                                                const shard_loss_rows *rows, void *dx)
 {
     chunks c;
     labels l;
@@ -468,7 +468,7 @@ static shard_status give_bias(chunks *c, const shard_head_gradient *to)
                                               to->accumulate_bias, to->bias, h->weight_dtype);
 }
 
-static shard_status gradient_of_chunks(chunks *c, const shard_head_rows *rows, const shard_head_gradient *to)
+static shard_status gradient_of_chunks(chunks *c, const shard_loss_rows *rows, const shard_head_gradient *to)
 {
     for (int64_t first = 0; first < c->h->loss.cols; first += c->size) {
         shard_head part;
@@ -482,7 +482,7 @@ static shard_status gradient_of_chunks(chunks *c, const shard_head_rows *rows, c
     return to->bias ? give_bias(c, to) : SHARD_OK;
 }
 
-shard_status shard_head_prepared_weight_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows,
+shard_status shard_head_prepared_weight_gradient(shard_device *device, const shard_head *h, const shard_loss_rows *rows,
                                                  const shard_head_gradient *to)
 {
     size_t bytes = (size_t)(h->weight_rows * h->in) * shard_dtype_size(h->weight_dtype);

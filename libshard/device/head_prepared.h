@@ -17,8 +17,8 @@ static inline bool shard_head_prepares(const shard_head *h)
 /* As the functions of head.h, which call these. */
 shard_status shard_head_prepared_forward(shard_device *, const shard_head *, double *stats, void *sum);
 shard_status shard_head_prepared_input_gradient(shard_device *, const shard_head *, const double *stats, const void *sum,
-                                                const shard_head_rows *, void *dx);
-shard_status shard_head_prepared_weight_gradient(shard_device *, const shard_head *, const shard_head_rows *,
+                                                const shard_loss_rows *, void *dx);
+shard_status shard_head_prepared_weight_gradient(shard_device *, const shard_head *, const shard_loss_rows *,
                                                  const shard_head_gradient *);
 
 #endif

@@ -39,17 +39,16 @@ static shard_status shift_labels(const sweep *s, const tile *t)
 
 /* Derivatives of a loss of this shape to t->narrow, in one pass where the wide ones are not needed. */
 static shard_status differentiate(sweep *s, const tile *t, const shard_cross_entropy_shape *shape, const int64_t *target,
-                                  const void *class_weight, const shard_head_rows *rows)
+                                  const void *class_weight, const shard_loss_rows *rows)
 {
     const shard_head *h = s->h;
     const shard_device_ops *ops = s->device->ops;
     const shard_margin slopes = {.scale = 1};
     const double *target_slope = target ? h->margin_slope : NULL;
     if (t->narrow != s->logits && !s->wide_derivatives)
-        return ops->cross_entropy_backward_narrow(s->device, shape, s->logits, target, class_weight, rows->lse, rows->slope,
-                                                  rows->scale, target_slope, t->narrow, h->dtype);
-    SHARD_TRY(ops->cross_entropy_backward(s->device, shape, s->logits, target, NULL, class_weight, rows->lse, rows->slope,
-                                          rows->scale, s->logits, s->wide));
+        return ops->cross_entropy_backward_narrow(s->device, shape, s->logits, target, class_weight, rows, target_slope,
+                                                  t->narrow, h->dtype);
+    SHARD_TRY(ops->cross_entropy_backward(s->device, shape, s->logits, target, NULL, class_weight, rows, s->logits, s->wide));
     if (target_slope)
         SHARD_TRY(ops->margin_logits_backward(s->device, shape, &slopes, target, target_slope, s->logits, s->logits, s->wide));
     return shard_head_narrow(s, t);
@@ -69,10 +68,10 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
     if (!sum)
         return SHARD_OK;
     shape.smoothing = 0; /* without a target and smoothing this is exp(z - center) */
-    return differentiate(s, t, &shape, NULL, NULL, &(shard_head_rows){s->center, s->one, s->one});
+    return differentiate(s, t, &shape, NULL, NULL, &(shard_loss_rows){.lse = s->center, .slope = s->one, .scale = s->one});
 }
 
-static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *rows)
+static shard_status gradient(sweep *s, const tile *t, const shard_loss_rows *rows)
 {
     const shard_cross_entropy_shape shape = head_tile_shape(s, t);
     SHARD_TRY(shift_labels(s, t));

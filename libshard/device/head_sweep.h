@@ -58,7 +58,7 @@ struct shard_head_loss {
     /* Completes the statistics and sums of all tiles. NULL: they are complete. */
     shard_status (*end)(sweep *, double *stats, void *sum);
     /* The derivatives by the logits are in t->narrow, with s->wide_derivatives also where the logits were. */
-    shard_status (*gradient)(sweep *, const tile *, const shard_head_rows *);
+    shard_status (*gradient)(sweep *, const tile *, const shard_loss_rows *);
 };
 
 /* Rounds what is where the logits were to the products' type. */

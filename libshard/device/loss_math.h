@@ -45,6 +45,14 @@ SHARD_KERNEL double shard_row_loss(double a, double b, double max, double log_su
     return z_loss != 0 ? loss + z_loss * lse * lse : loss;
 }
 
+/* max + log_sum - lse, where lse is their sum in double: nearly 0, but log_sum itself where max is beyond 1e17, as in a row
+ * whose classes are all masked by -1e30. 0 where lse is infinite or NaN. */
+SHARD_KERNEL double shard_row_lse_error(double max, double log_sum)
+{
+    double lse = max + log_sum, added = lse - max, error = (max - (lse - added)) + (log_sum - added);
+    return error == error ? error : 0;
+}
+
 /* The factor of softmax in the gradient of that by x: the gradient is slope * exp(x - lse) - q. */
 SHARD_KERNEL double shard_row_slope(double b, double lse, double z_loss)
 {

@@ -54,6 +54,14 @@ double *shard_cross_entropy_row_scales(const shard_tensor *like, int64_t rows, c
     return SHARD_RUN(dy, binary, SHARD_MUL, &over, factor, memory[1], memory[2], SHARD_FLOAT64) == SHARD_OK ? memory[2] : NULL;
 }
 
+shard_loss_rows shard_cross_entropy_rows(const shard_tensor *like, int64_t rows, const double *number, shard_tensor *dy)
+{
+    return (shard_loss_rows){.lse = number + SHARD_CE_LSE * rows,
+                             .lse_error = number + SHARD_CE_LSE_ERROR * rows,
+                             .slope = number + SHARD_CE_SLOPE * rows,
+                             .scale = shard_cross_entropy_row_scales(like, rows, number + SHARD_CE_FACTOR * rows, dy)};
+}
+
 static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     shard_cross_entropy_shape shape = *(const shard_cross_entropy_shape *)node->context;
@@ -65,15 +73,13 @@ static shard_status loss_backward(shard_node *node, shard_tensor *dy, shard_tens
     if (!shard_load(SAVED - TARGET, saved + TARGET, memory + TARGET) ||
         !shard_load_rows(SHARD_INPUTS(logits), memory + LOGITS, &shape.pitch))
         return shard_last_status();
-    const double *number = memory[NUMBERS];
-    double *scale = shard_cross_entropy_row_scales(logits, shape.rows, number + SHARD_CE_FACTOR * shape.rows, dy);
-    dx[0] = scale ? shard_class_rows_gradient(node, logits, shape.pitch) : NULL;
+    const shard_loss_rows rows = shard_cross_entropy_rows(logits, shape.rows, memory[NUMBERS], dy);
+    dx[0] = rows.scale ? shard_class_rows_gradient(node, logits, shape.pitch) : NULL;
     if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &(int64_t){0}))
         return shard_last_status();
     bool labels = saved[TARGET]->dtype == SHARD_INT64;
     return SHARD_RUN(logits, cross_entropy_backward, &shape, memory[LOGITS], labels ? memory[TARGET] : NULL,
-                     labels ? NULL : memory[TARGET], memory[WEIGHT], number + SHARD_CE_LSE * shape.rows,
-                     number + SHARD_CE_SLOPE * shape.rows, scale, to, logits->dtype);
+                     labels ? NULL : memory[TARGET], memory[WEIGHT], &rows, to, logits->dtype);
 }
 
 static const shard_node_type loss_type = {.name = "shard_cross_entropy", .backward = loss_backward};

@@ -30,6 +30,9 @@ shard_tensor *shard_cross_entropy_result(const shard_class_rows *rows, shard_red
  * set. */
 double *shard_cross_entropy_row_scales(const shard_tensor *like, int64_t rows, const double *factor, shard_tensor *dy);
 
+/* Of the numbers of shard_cross_entropy_join. The scale is NULL with the error set if there is no memory for it. */
+shard_loss_rows shard_cross_entropy_rows(const shard_tensor *like, int64_t rows, const double *number, shard_tensor *dy);
+
 /* shard_linear_cross_entropy, whose errors name `function`; faults: with its name. */
 shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_class_faults *faults, shard_tensor *x,
                                             shard_tensor *weight, shard_tensor *bias, shard_tensor *target,

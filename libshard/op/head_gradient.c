@@ -10,7 +10,7 @@
 enum { WEIGHT = SHARD_HEAD_WEIGHT, LIST = SHARD_HEAD_LIST, LIST_ON_HOST = SHARD_HEAD_LIST_ON_HOST, KEPT = SHARD_HEAD_KEPT };
 
 /* The arrays that have an element or a row for each row of x. */
-enum { X, TARGET, LSE, SLOPE, SCALE, MARGIN_SHIFT, MARGIN_SLOPE, ARRAYS };
+enum { X, TARGET, LSE, LSE_ERROR, SLOPE, SCALE, MARGIN_SHIFT, MARGIN_SLOPE, ARRAYS };
 
 typedef struct head_source {
     shard_gradient_source source; /* first */
@@ -169,7 +169,7 @@ static shard_status compute(shard_gradient_source *source, shard_range part, voi
     head.target = s->array[TARGET];
     head.margin_shift = s->array[MARGIN_SHIFT];
     head.margin_slope = s->array[MARGIN_SLOPE];
-    const shard_head_rows rows = {.lse = s->array[LSE], .slope = s->array[SLOPE], .scale = s->array[SCALE]};
+    const shard_loss_rows rows = {s->array[LSE], s->array[LSE_ERROR], s->array[SLOPE], s->array[SCALE]};
     if (receiver && part.size < head.weight_rows)
         restrict_to(&head, part, &offset, &bias);
     shard_head_gradient to = {.weight = memory[SHARD_SOURCE_MATRIX],
@@ -322,12 +322,12 @@ static shard_status add_pairs(head_source *s, const shard_head *head)
     return SHARD_OK;
 }
 
-shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows,
+shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_loss_rows *rows,
                                    shard_tensor *stash)
 {
     head_source *s = (head_source *)source;
-    const void *from[ARRAYS] = {head->x,     head->target,       rows->lse,         rows->slope,
-                                rows->scale, head->margin_shift, head->margin_slope};
+    const void *from[ARRAYS] = {head->x,     head->target, rows->lse,          rows->lse_error,
+                                rows->slope, rows->scale,  head->margin_shift, head->margin_slope};
     source->gathered = false;
     if (head->loss.rows == 0)
         return SHARD_OK;

@@ -34,7 +34,7 @@ void shard_head_set_stash(shard_head *head, shard_tensor *stash);
 
 /* Adds a copy of the rows: x and target or pairs of `head`, and the numbers that belong to them. Keeps the stash of their forward
  * (NULL: none), which is of use until other rows are added. */
-shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_head_rows *rows,
+shard_status shard_head_source_add(shard_gradient_source *source, const shard_head *head, const shard_loss_rows *rows,
                                    shard_tensor *stash);
 
 #endif

@@ -84,7 +84,7 @@ static shard_status binary_head_backward(shard_node *node, shard_tensor *dy, sha
         return shard_last_status();
     shard_head h = head_of(c, saved[X], saved[WEIGHT], memory);
     shard_head_set_stash(&h, saved[STASH]);
-    const shard_head_rows rows = {.scale = row_scales(c, saved[X], memory[ROW_WEIGHT], dy)};
+    const shard_loss_rows rows = {.scale = row_scales(c, saved[X], memory[ROW_WEIGHT], dy)};
     if (!rows.scale)
         return shard_last_status();
     shard_tensor *const kept[SHARD_HEAD_KEPT] = {[SHARD_HEAD_WEIGHT] = node->saved[WEIGHT],

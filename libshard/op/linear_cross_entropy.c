@@ -83,7 +83,7 @@ static void set_spread(shard_head *h, double *stats)
         h->spread = sums + (size_t)(h->loss.rows * h->in) * shard_dtype_size(shard_head_wide(h->dtype));
 }
 
-static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, const double *stats,
+static shard_status input_gradient(shard_node *node, const shard_head *h, const shard_loss_rows *rows, const double *stats,
                                    const void *sum, shard_tensor **dx)
 {
     shard_dtype wide = shard_head_wide(h->dtype);
@@ -101,7 +101,7 @@ static shard_status input_gradient(shard_node *node, const shard_head *h, const 
     return SHARD_OK;
 }
 
-static shard_status weight_gradient(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_tensor **dx)
+static shard_status weight_gradient(shard_node *node, const shard_head *h, const shard_loss_rows *rows, shard_tensor **dx)
 {
     shard_head_gradient to = {.weight = NULL};
     if (shard_wants(node, WEIGHT)) {
@@ -120,7 +120,7 @@ static shard_status weight_gradient(shard_node *node, const shard_head *h, const
 }
 
 /* Adds the rows of this call to the deferred gradients of weight and bias. */
-static shard_status defer(shard_node *node, const shard_head *h, const shard_head_rows *rows, shard_gradient_source *source,
+static shard_status defer(shard_node *node, const shard_head *h, const shard_loss_rows *rows, shard_gradient_source *source,
                           shard_tensor *const *kept, shard_tensor *stash, shard_tensor **dx)
 {
     shard_tensor *bias = shard_wants(node, BIAS) ? node->saved[BIAS] : NULL;
@@ -158,7 +158,7 @@ static bool may_defer(const shard_node *node, const shard_head *h, shard_tensor 
     return *source && (!bias || shard_source_to_extend(node, BIAS) == *source) && shard_head_source_takes(*source, h, kept);
 }
 
-shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_head_rows *rows,
+shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_loss_rows *rows,
                                         const double *stats, const void *sum, shard_tensor *const *kept, shard_tensor *stash,
                                         shard_tensor **dx)
 {
@@ -181,9 +181,7 @@ static shard_status head_backward(shard_node *node, shard_tensor *dy, shard_tens
     shard_head_set_stash(&h, saved[STASH]);
     h.normalized = c->normalized;
     shard_label_margins_set(&h, memory[MARGIN_SHIFT], memory[MARGIN_NUMBERS]);
-    const double *number = memory[NUMBERS];
-    shard_head_rows rows = {.lse = number + SHARD_CE_LSE * c->shape.rows, .slope = number + SHARD_CE_SLOPE * c->shape.rows};
-    rows.scale = shard_cross_entropy_row_scales(saved[X], c->shape.rows, number + SHARD_CE_FACTOR * c->shape.rows, dy);
+    const shard_loss_rows rows = shard_cross_entropy_rows(saved[X], c->shape.rows, memory[NUMBERS], dy);
     if (!rows.scale)
         return shard_last_status();
     shard_tensor *const kept[SHARD_HEAD_KEPT] = {[SHARD_HEAD_WEIGHT] = node->saved[WEIGHT],

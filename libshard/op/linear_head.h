@@ -17,8 +17,8 @@ bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, dou
 
 /* The gradients of the node's inputs. sums: the statistics, then the sums of the forward. node->group: over which classes
  * are split, or NULL. kept [SHARD_HEAD_KEPT]: as for shard_head_source_create. */
-shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_head_rows *rows,
-                                        const double *stats, const void *sum, shard_tensor *const *kept,
-                                        shard_tensor *stash, shard_tensor **dx);
+shard_status shard_linear_head_backward(shard_node *node, const shard_head *head, const shard_loss_rows *rows,
+                                        const double *stats, const void *sum, shard_tensor *const *kept, shard_tensor *stash,
+                                        shard_tensor **dx);
 
 #endif

@@ -10,7 +10,7 @@
 #include "op/autocast.h"
 #include "op/class_rows.h"
 
-enum { SAVED_X, SAVED_LSE };
+enum { SAVED_X, SAVED_NUMBERS };
 
 static int last_dim(const shard_tensor *x)
 {
@@ -47,21 +47,25 @@ static void *constants(const shard_tensor *like, int64_t count, double value, sh
 
 static shard_status logsumexp_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    shard_tensor *x = shard_saved(node, SAVED_X), *lse = x ? shard_saved(node, SAVED_LSE) : NULL;
+    shard_tensor *x = shard_saved(node, SAVED_X), *lse = x ? shard_saved(node, SAVED_NUMBERS) : NULL;
     shard_tensor *slope = shard_workspace(dy, shard_numel(dy), SHARD_FLOAT64);
     void *memory[3], *of_x, *to;
     if (!lse || !slope || !shard_load(SHARD_INPUTS(dy, slope, lse), memory) ||
         SHARD_RUN(dy, cast, shard_numel(dy), memory[0], dy->dtype, memory[1], SHARD_FLOAT64) != SHARD_OK)
         return shard_last_status();
     shard_cross_entropy_shape shape = shape_of(x);
+    const double *number = memory[2];
     int64_t *label = constants(x, shape.rows, 0, SHARD_INT64);
-    double *scale = constants(x, shape.rows, 1, SHARD_FLOAT64);
-    if (!label || !scale || !shard_load_rows(SHARD_INPUTS(x), &of_x, &shape.pitch))
+    const shard_loss_rows rows = {.lse = number + SHARD_CE_LSE * shape.rows,
+                                  .lse_error = number + SHARD_CE_LSE_ERROR * shape.rows,
+                                  .slope = memory[1],
+                                  .scale = constants(x, shape.rows, 1, SHARD_FLOAT64)};
+    if (!label || !rows.scale || !shard_load_rows(SHARD_INPUTS(x), &of_x, &shape.pitch))
         return shard_last_status();
     dx[0] = shard_class_rows_gradient(node, x, shape.pitch);
     if (!dx[0] || !shard_load_rows(SHARD_INPUTS(dx[0]), &to, &(int64_t){0}))
         return shard_last_status();
-    return SHARD_RUN(x, cross_entropy_backward, &shape, of_x, label, NULL, NULL, memory[2], memory[1], scale, to, x->dtype);
+    return SHARD_RUN(x, cross_entropy_backward, &shape, of_x, label, NULL, NULL, &rows, to, x->dtype);
 }
 
 static const shard_node_type logsumexp_type = {.name = "logsumexp", .backward = logsumexp_backward};
@@ -101,8 +105,26 @@ static shard_tensor *join(shard_tensor *x, shard_group *group)
     return status == SHARD_OK ? numbers : NULL;
 }
 
-/* Along the last dimension. Collective over x's group if that is split, also for a rank that has failed. */
-static shard_tensor *of_rows(shard_tensor *x, bool keepdim)
+/* lse - y of the joined numbers, where y is lse rounded to its type; without a gradient. NULL with the error set. */
+static shard_tensor *rounding_error(shard_tensor *y, shard_tensor *numbers)
+{
+    int64_t rows = shard_numel(y);
+    shard_tensor *error = shard_tensor_make(y->shape, y->dtype, shard_device_of(y));
+    shard_tensor *wide = shard_workspace(y, rows, SHARD_FLOAT64);
+    void *memory[4];
+    if (!error || !wide || !shard_load(SHARD_INPUTS(y, numbers, wide, error), memory))
+        return NULL;
+    const double *number = memory[1];
+    double *difference = memory[2];
+    bool done = SHARD_RUN(y, cast, rows, memory[0], y->dtype, difference, SHARD_FLOAT64) == SHARD_OK &&
+                SHARD_RUN(y, axpby, rows, 1, number + SHARD_CE_LSE * rows, -1, difference, SHARD_FLOAT64) == SHARD_OK &&
+                SHARD_RUN(y, axpby, rows, 1, number + SHARD_CE_LSE_ERROR * rows, 1, difference, SHARD_FLOAT64) == SHARD_OK;
+    return done ? shard_result(error, SHARD_RUN(y, cast, rows, difference, SHARD_FLOAT64, memory[3], y->dtype)) : NULL;
+}
+
+/* Along the last dimension. *error: what the result has lost by rounding; NULL: not wanted. Collective over x's group if that is
+ * split, also for a rank that has failed. */
+static shard_tensor *of_rows(shard_tensor *x, bool keepdim, shard_tensor **error)
 {
     int last = last_dim(x);
     shard_group *group = group_of(x, last);
@@ -117,11 +139,13 @@ static shard_tensor *of_rows(shard_tensor *x, bool keepdim)
         return NULL;
     const double *lse = (const double *)memory[0] + SHARD_CE_LSE * shard_numel(y);
     y = shard_result(y, SHARD_RUN(y, cast, shard_numel(y), lse, SHARD_FLOAT64, memory[1], y->dtype));
+    if (y && error && !(*error = rounding_error(y, numbers)))
+        return NULL;
     shard_node *node = shard_record(&logsumexp_type, y, SHARD_INPUTS(x), 0);
     if (node) {
         node->group = group;
         shard_save_for_backward(node, SAVED_X, x);
-        shard_save_for_backward(node, SAVED_LSE, numbers);
+        shard_save_for_backward(node, SAVED_NUMBERS, numbers);
     }
     return y;
 }
@@ -139,7 +163,7 @@ static shard_tensor *along(shard_tensor *x, int dim, bool keepdim)
     shard_tensor *rows = shard_permute(x, to_last);
     if (!rows)
         return shard_group_fail(group_of(x, dim)), NULL;
-    shard_tensor *y = of_rows(rows, keepdim);
+    shard_tensor *y = of_rows(rows, keepdim, NULL);
     return y && keepdim ? shard_permute(y, back) : y;
 }
 
@@ -156,7 +180,7 @@ static shard_tensor *logsumexp(const char *function, shard_tensor *x, int dim, b
     shard_tensor *wide = check(function, x, &dim) ? shard_autocast_wide(x) : NULL;
     if (!wide)
         return shard_group_fail(group_of(x, dim)), NULL;
-    return dim == last_dim(wide) ? of_rows(wide, keepdim) : along(wide, dim, keepdim);
+    return dim == last_dim(wide) ? of_rows(wide, keepdim, NULL) : along(wide, dim, keepdim);
 }
 
 shard_tensor *shard_logsumexp(shard_tensor *x, int dim, bool keepdim)
@@ -178,7 +202,8 @@ shard_tensor *shard_softmax_of_split(const char *function, bool log, shard_tenso
     shard_tensor *wide = narrow ? shard_cast(given, SHARD_FLOAT32) : given;
     if (!wide)
         return shard_group_fail(x->placement.group), NULL;
-    shard_tensor *y = shard_sub(wide, of_rows(wide, true));
+    shard_tensor *error, *lse = of_rows(wide, true, &error);
+    shard_tensor *y = lse ? shard_sub(shard_sub(wide, lse), error) : NULL;
     y = log ? y : shard_exp(y);
     return narrow ? shard_cast(y, given->dtype) : y;
 }

@@ -138,6 +138,16 @@ const shard_trust_options *shadow_of_shard_trust_options(int64_t count, const sh
     return copy;
 }
 
+const shard_loss_rows *shadow_of_shard_loss_rows(int64_t count, const shard_loss_rows *list)
+{
+    shard_loss_rows *copy = copy_list(list, count, sizeof *copy);
+    copy->lse = shadow_in(list->lse);
+    copy->lse_error = shadow_in(list->lse_error);
+    copy->slope = shadow_in(list->slope);
+    copy->scale = shadow_in(list->scale);
+    return copy;
+}
+
 /* ---- waiting ---- */
 
 shard_status shadow_synchronize(shard_device *device)

@@ -35,6 +35,7 @@ void *shadow_inout(const void *pointer);
 const shard_update *shadow_of_shard_update(int64_t count, const shard_update *list);
 const shard_square_sum *shadow_of_shard_square_sum(int64_t count, const shard_square_sum *list);
 const shard_trust_options *shadow_of_shard_trust_options(int64_t count, const shard_trust_options *list);
+const shard_loss_rows *shadow_of_shard_loss_rows(int64_t count, const shard_loss_rows *list);
 
 shard_status shadow_synchronize(shard_device *device);
 

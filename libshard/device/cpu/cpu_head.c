@@ -48,7 +48,7 @@ static void *lay(char *memory, size_t *offset, int64_t count, size_t size)
 static size_t lay_out_sweep(sweep *s, bool gradient)
 {
     const shard_head *h = s->h;
-    float **constants[] = {&s->constants.factor, &s->constants.high, &s->constants.low, &s->constants.spread};
+    float **constants[] = {&s->constants.factor, &s->constants.center, &s->constants.spread};
     int64_t rows = h->loss.rows, pack = s->tiler->pack;
     size_t offset = 0;
     s->by_row = lay(s->memory, &offset, shard_cpu_panels_size(s->tiler, shard_divide_up(h->in, pack), rows), sizeof(float));
@@ -452,7 +452,7 @@ static shard_cpu_head_ahead update_ahead(const sweep *s, const shard_head_gradie
     return ahead;
 }
 
-static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t first, const shard_head_rows *rows,
+static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t first, const shard_loss_rows *rows,
                                      const shard_head_gradient *to)
 {
     const sweep *s = l->s;
@@ -505,7 +505,7 @@ static void keep_failure(shard_status result, shard_status *failure, shard_kept_
     }
 }
 
-static shard_status weight_gradient(shard_device *device, const shard_head *h, const shard_head_rows *rows,
+static shard_status weight_gradient(shard_device *device, const shard_head *h, const shard_loss_rows *rows,
                                     const shard_head_gradient *to)
 {
     sweep s;

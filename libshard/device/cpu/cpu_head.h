@@ -15,9 +15,9 @@ typedef struct shard_cpu_head_columns {
     double *sum;   /* of exponentials */
 } shard_cpu_head_columns;
 
-/* dz = factor exp(z - high + low) - spread weight, where low = high - lse; 0 where factor is 0; arrays of `pitch`. */
+/* dz = factor exp(z - center) - spread weight, where factor has exp(center - lse); 0 where factor is 0; arrays of `pitch`. */
 typedef struct shard_cpu_head_gradient {
-    float *factor, *high, *low, *spread;
+    float *factor, *center, *spread;
 } shard_cpu_head_gradient;
 
 /* The same from exponentials, of which scale is the factor: dz = scale e - spread weight. */

@@ -90,7 +90,7 @@ static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *
     *stats += s->h->row_weight ? s->h->row_weight[row] * sum : sum;
 }
 
-static void fill(const sweep *s, const shard_head_rows *rows)
+static void fill(const sweep *s, const shard_loss_rows *rows)
 {
     for (int64_t j = 0; j < s->pitch; j++) {
         s->constants.factor[j] = j < s->h->loss.rows ? (float)rows->scale[j] : 0;
@@ -98,7 +98,7 @@ static void fill(const sweep *s, const shard_head_rows *rows)
     }
 }
 
-static void gradient(lane *l, const tile *t, const shard_head_rows *rows)
+static void gradient(lane *l, const tile *t, const shard_loss_rows *rows)
 {
     const sweep *s = l->s;
     (void)rows;

@@ -146,17 +146,21 @@ static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *
 
 /* ---- the derivatives ---- */
 
-static void fill(const sweep *s, const shard_head_rows *rows)
+/* The factor of a row's exponentials that are relative to `center`. */
+static float factor_of(const sweep *s, const shard_loss_rows *rows, int64_t row, double center)
+{
+    return (float)(rows->scale[row] * rows->slope[row] * slope_of_map(s->h) * shard_row_exponential(rows, row, center));
+}
+
+static void fill(const sweep *s, const shard_loss_rows *rows)
 {
     const shard_cross_entropy_shape *shape = &s->h->loss;
     const shard_cpu_head_gradient *g = &s->constants;
-    double by = slope_of_map(s->h), spread = by * spread_of(shape);
+    double spread = slope_of_map(s->h) * spread_of(shape);
     for (int64_t j = 0; j < s->pitch; j++) {
         bool counts = j < shape->rows && !shard_label_ignored(shape, s->h->target[j]);
-        double lse = counts ? rows->lse[j] : 0;
-        g->factor[j] = counts ? (float)(rows->scale[j] * rows->slope[j] * by) : 0;
-        g->high[j] = (float)lse;
-        g->low[j] = (float)((double)g->high[j] - lse);
+        g->center[j] = counts ? (float)rows->lse[j] : 0;
+        g->factor[j] = counts ? factor_of(s, rows, j, (double)g->center[j]) : 0;
         g->spread[j] = counts ? (float)(rows->scale[j] * spread) : 0;
     }
 }
@@ -176,19 +180,17 @@ static void subtract_targets(lane *l, const tile *t, const double *scale, const 
 }
 
 /* The factors of the tile's exponentials, which are relative to its centers. */
-static void scale_stash(lane *l, const tile *t, const shard_head_rows *rows)
+static void scale_stash(lane *l, const tile *t, const shard_loss_rows *rows)
 {
     const sweep *s = l->s;
     const float *center = centers_of(s, t->stash);
     for (int64_t j = 0; j < s->pitch; j++)
-        l->scale[j] = j < s->h->loss.rows && s->constants.factor[j] != 0
-                          ? (float)(rows->scale[j] * rows->slope[j] * slope_of_map(s->h) * exp((double)center[j] - rows->lse[j]) /
-                                    (double)s->stash_scale)
-                          : 0;
+        l->scale[j] =
+            j < s->h->loss.rows && s->constants.factor[j] != 0 ? factor_of(s, rows, j, (double)center[j]) / s->stash_scale : 0;
 }
 
 /* Of capped logits, which the stash has. */
-static void capped_gradient(lane *l, const tile *t, const shard_head_rows *rows)
+static void capped_gradient(lane *l, const tile *t, const shard_loss_rows *rows)
 {
     const sweep *s = l->s;
     const shard_logit_map *map = &s->h->loss.map;
@@ -205,7 +207,7 @@ static void capped_gradient(lane *l, const tile *t, const shard_head_rows *rows)
     subtract_targets(l, t, rows->scale, l->scale);
 }
 
-static void gradient(lane *l, const tile *t, const shard_head_rows *rows)
+static void gradient(lane *l, const tile *t, const shard_loss_rows *rows)
 {
     const sweep *s = l->s;
     const float *weights = head_class_weights(s->h, t);

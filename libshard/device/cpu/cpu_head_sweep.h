@@ -52,9 +52,9 @@ struct head_loss {
     /* Joins the lanes' statistics of a row, in their order, and sets the factors [lanes] of their sums. */
     void (*join)(const sweep *, int lanes, const lane *, int64_t row, double *stats, float *factor);
     /* Sets s->constants; past the last row of x they give zeros. */
-    void (*fill)(const sweep *, const shard_head_rows *);
+    void (*fill)(const sweep *, const shard_loss_rows *);
     /* z: logits, or nothing if the tile has a place in the stash, become derivatives by the logits before the map. */
-    void (*gradient)(lane *, const tile *, const shard_head_rows *);
+    void (*gradient)(lane *, const tile *, const shard_loss_rows *);
 };
 
 /* A tile's place in the stash has its exponentials, or derivatives, [tile, pitch] numbers of float32 or float16 or

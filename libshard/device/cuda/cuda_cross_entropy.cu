@@ -309,6 +309,7 @@ static __device__ inline void join_row(const Members &members, const shard_cross
     int64_t rows = shape.rows;
     double log_sum = log(sum), lse = largest + log_sum;
     numbers[SHARD_CE_LSE * rows + row] = lse;
+    numbers[SHARD_CE_LSE_ERROR * rows + row] = shard_row_lse_error(largest, log_sum);
     numbers[SHARD_CE_SLOPE * rows + row] = shard_row_slope(b, lse, shape.z_loss);
     numbers[SHARD_CE_FACTOR * rows + row] = ignored ? 0 : row_weight * (labels ? weight : 1);
     numbers[SHARD_CE_LOSS * rows + row] = ignored ? 0 : row_weight * shard_row_loss(a, b, largest, log_sum, shape.z_loss);
@@ -402,13 +403,13 @@ template <class R> struct RowGradient {
 };
 
 template <class T>
-static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int64_t row, int64_t cols, double lse, double slope,
-                                                           double scale)
+static __device__ inline RowGradient<Real<T>> row_gradient(const Loss<T> &l, int64_t row, const shard_loss_rows &rows)
 {
     using R = Real<T>;
     RowGradient<R> g;
-    g.center = (R)lse;
-    g.factor = (R)(scale * slope * exp((double)g.center - lse));
+    double scale = rows.scale[row];
+    g.center = (R)rows.lse[row];
+    g.factor = (R)(scale * rows.slope[row] * shard_row_exponential(&rows, row, (double)g.center));
     g.keep = (R)(scale * l.keep);
     g.spread = (R)(scale * l.spread);
     g.target = l.own_target(row);
@@ -435,8 +436,8 @@ static __device__ inline Real<T> gradient(const Loss<T> &l, const RowGradient<Re
 
 /* U: of the gradient. target_slope: [rows], a factor at the target; NULL: 1. */
 template <class T, class U, int LANES, int TARGETS>
-static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape, const double *lse, const double *slope,
-                                            const double *scale, const double *target_slope, U *dx)
+static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape, const shard_loss_rows &rows,
+                                            const double *target_slope, U *dx)
 {
     using R = Real<T>;
     Team<LANES> team;
@@ -446,7 +447,7 @@ static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape,
         const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
         U *out = dx + from;
         bool ignored = l.ignores(row);
-        RowGradient<R> g = row_gradient(l, row, shape.cols, lse[row], slope[row], scale[row]);
+        RowGradient<R> g = row_gradient(l, row, rows);
         int64_t target = g.target - start;
         bool own = by_column<TARGETS> && probability;
         R later = TARGETS != MAPPED && g.target >= 0 ? g.keep * l.weight_of(g.target) : 0; /* the label's summand */
@@ -487,22 +488,20 @@ static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape,
 }
 
 template <class T, int LANES, int TARGETS>
-static __global__ void backward(Loss<T> l, Rows shape, const double *lse, const double *slope, const double *scale, T *dx)
+static __global__ void backward(Loss<T> l, Rows shape, shard_loss_rows rows, T *dx)
 {
-    differentiate<T, T, LANES, TARGETS>(l, shape, lse, slope, scale, NULL, dx);
+    differentiate<T, T, LANES, TARGETS>(l, shape, rows, NULL, dx);
 }
 
 template <class U, int LANES, int TARGETS>
-static __global__ void backward_narrow(Loss<float> l, Rows shape, const double *lse, const double *slope, const double *scale,
-                                       const double *target_slope, U *dx)
+static __global__ void backward_narrow(Loss<float> l, Rows shape, shard_loss_rows rows, const double *target_slope, U *dx)
 {
-    differentiate<float, U, LANES, TARGETS>(l, shape, lse, slope, scale, target_slope, dx);
+    differentiate<float, U, LANES, TARGETS>(l, shape, rows, target_slope, dx);
 }
 
 shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
                                                const int64_t *target, const void *probability, const void *weight,
-                                               const double *lse, const double *slope, const double *scale, void *dx,
-                                               shard_dtype dtype)
+                                               const shard_loss_rows *rows, void *dx, shard_dtype dtype)
 {
     if (shape->rows == 0 || shape->cols == 0)
         return SHARD_OK;
@@ -512,15 +511,14 @@ shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard
         Loss<T> l = loss_of<T>(shape, x, target, probability, weight, dx);
         bool few = short_rows(cut.cols, sizeof(T));
         unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
-        auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, (T *)dx); };
+        auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, *rows, (T *)dx); };
         return BY_TARGETS(backward, T, few, l, run);
     });
 }
 
 shard_status shard_cuda_cross_entropy_backward_narrow(shard_device *device, const shard_cross_entropy_shape *shape, void *x,
-                                                      const int64_t *target, const void *weight, const double *lse,
-                                                      const double *slope, const double *scale, const double *target_slope,
-                                                      void *dx, shard_dtype dtype)
+                                                      const int64_t *target, const void *weight, const shard_loss_rows *rows,
+                                                      const double *target_slope, void *dx, shard_dtype dtype)
 {
     if (shape->rows == 0 || shape->cols == 0)
         return SHARD_OK;
@@ -530,7 +528,7 @@ shard_status shard_cuda_cross_entropy_backward_narrow(shard_device *device, cons
     unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
     l.packed = (((uintptr_t)x / 2 ^ (uintptr_t)dx) & 7) == 0; /* a pack of 16 bytes becomes one of 8 */
     auto run = [&](auto kernel, auto *to) {
-        return launch(device, kernel, blocks, BLOCK, l, cut, lse, slope, scale, target_slope, to);
+        return launch(device, kernel, blocks, BLOCK, l, cut, *rows, target_slope, to);
     };
     if (dtype == SHARD_BFLOAT16) {
         auto to = [&](auto kernel) { return run(kernel, (__nv_bfloat16 *)dx); };

@@ -50,18 +50,19 @@ template <class T, class R> struct Features {
     const int64_t *target;
     const R *class_weight;
     const T *weight;
-    const double *stats, *lse, *slope, *scale;
+    const double *stats;
+    shard_loss_rows rows;
     const R *sum, *spread;
     R *dx;
 
     __device__ void run(int64_t row, int64_t lane) const
     {
-        double by = scale[row], share = shape.classes ? shape.smoothing / (double)shape.classes : 0;
+        double by = rows.scale[row], share = shape.classes ? shape.smoothing / (double)shape.classes : 0;
         int64_t column = shard_label_column(&shape, target[row]);
         bool has_target = column >= 0;
-        double exponential = shape.cols > 0 ? exp(stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - lse[row]) : 0;
+        double exponential = shape.cols > 0 ? shard_row_exponential(&rows, row, stats[row * SHARD_CE_STATS + SHARD_CE_MAX]) : 0;
         double of_map = shape.map.maps ? shard_label_slope(&shape, stats + row * SHARD_CE_STATS) : 1;
-        R of_sum = (R)(by * slope[row] * exponential), of_spread = (R)(by * share * of_map);
+        R of_sum = (R)(by * rows.slope[row] * exponential), of_spread = (R)(by * share * of_map);
         R of_target = has_target ? (R)(by * (1 - shape.smoothing) * of_map) : 0;
         if (has_target && class_weight)
             of_target *= class_weight[column];
@@ -84,8 +85,8 @@ template <class Form> static __global__ void input_gradient(Form form)
 
 shard_status shard_cuda_head_input_gradient(shard_device *device, const shard_cross_entropy_shape *shape, int64_t in,
                                             const int64_t *target, const void *class_weight, const void *weight,
-                                            shard_dtype weight_dtype, const double *stats, const double *lse, const double *slope,
-                                            const double *scale, const void *sum, const void *spread, void *dx, shard_dtype dtype)
+                                            shard_dtype weight_dtype, const double *stats, const shard_loss_rows *rows,
+                                            const void *sum, const void *spread, void *dx, shard_dtype dtype)
 {
     (void)dtype; /* float64 exactly if the weight is */
     if (shape->rows == 0)
@@ -93,8 +94,8 @@ shard_status shard_cuda_head_input_gradient(shard_device *device, const shard_cr
     return by_float(weight_dtype, [&](auto t) {
         using T = decltype(t);
         using R = Real<T>;
-        Features<T, R> form = {*shape, in,    target, (const R *)class_weight, (const T *)weight, stats,
-                               lse,    slope, scale,  (const R *)sum,          (const R *)spread, (R *)dx};
+        Features<T, R> form = {*shape, in,    target,           (const R *)class_weight, (const T *)weight,
+                               stats,  *rows, (const R *)sum,   (const R *)spread,       (R *)dx};
         return launch(device, input_gradient<Features<T, R>>, blocks_for(device, shape->rows, 1), BLOCK, form);
     });
 }

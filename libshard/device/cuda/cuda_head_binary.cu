@@ -186,7 +186,7 @@ static shard_status end(sweep *s, double *stats, void *sum)
                                stats, SHARD_FLOAT64);
 }
 
-static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *rows)
+static shard_status gradient(sweep *s, const tile *t, const shard_loss_rows *rows)
 {
     return by_narrow(s->h->dtype, [&](auto u) {
         using U = decltype(u);

@@ -265,7 +265,8 @@ static __global__ void finish(int64_t rows, int64_t in, const float *reference, 
 /* ---- gradient ---- */
 
 template <class U> struct Gradient : Tile {
-    const double *lse, *slope, *scale, *target_slope;
+    shard_loss_rows rows;
+    const double *target_slope;
     const U *stash;    /* the forward's exponentials, relative to kept; NULL: of the logits */
     const float *kept; /* [rows] */
     float *wide;       /* the derivatives that are not rounded; NULL: not wanted */
@@ -283,12 +284,12 @@ struct RowFactors {
 template <class U> static __device__ inline RowFactors factors_of(const Gradient<U> &t, int64_t row)
 {
     RowFactors f;
-    double lse = t.lse[row], scale = t.scale[row];
+    double scale = t.rows.scale[row], error = t.rows.lse_error ? t.rows.lse_error[row] : 0;
     f.label = t.label(row);
     f.ignored = t.ignores(row);
-    f.center = (float)lse;
-    f.factor =
-        (float)(scale * t.slope[row]) * exp_relative((float)((t.stash ? (double)t.kept[row] : (double)f.center) - lse), 0.0F);
+    f.center = (float)t.rows.lse[row];
+    double reference = (double)(t.stash ? t.kept[row] : f.center);
+    f.factor = (float)(scale * t.rows.slope[row]) * exp_relative((float)(reference - t.rows.lse[row] - error), 0.0F);
     f.keep = (float)(scale * t.keep) * (f.label >= 0 ? t.weight_of(f.label) : 1);
     f.spread = (float)(scale * t.spread);
     f.slope = t.target_slope ? (float)t.target_slope[row] : 1;
@@ -430,7 +431,7 @@ static shard_status end(sweep *s, double *stats, void *sum)
                   (float *)sum);
 }
 
-static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *rows)
+static shard_status gradient(sweep *s, const tile *t, const shard_loss_rows *rows)
 {
     const shard_head *h = s->h;
     Rows cut = cut_rows(s->device, h->loss.rows, t->count);
@@ -438,9 +439,7 @@ static shard_status gradient(sweep *s, const tile *t, const shard_head_rows *row
         using U = decltype(u);
         Gradient<U> form = {};
         (Tile &)form = tile_of(s, t);
-        form.lse = rows->lse;
-        form.slope = rows->slope;
-        form.scale = rows->scale;
+        form.rows = *rows;
         form.target_slope = h->margin_slope;
         form.stash = (const U *)t->stash;
         form.kept = t->stash_reference;

@@ -185,9 +185,10 @@ MAP_BODY(gradient)
         memset(dx, 0, (size_t)s.count * sizeof *dx);
         return;
     }
-    double scale = l->scale[row], lse = l->lse[row];
-    real factor = (real)(scale * l->slope[row]), keep = (real)(scale * l->keep), spread = (real)(scale * l->spread);
-    real high = (real)lse, low = (real)((double)high - lse), mapped[SPAN];
+    double scale = l->rows->scale[row];
+    real center = (real)l->rows->lse[row], mapped[SPAN];
+    real factor = (real)(scale * l->rows->slope[row] * shard_row_exponential(l->rows, row, (double)center));
+    real keep = (real)(scale * l->keep), spread = (real)(scale * l->spread);
     const real *x = in[0], *probability = in[1];
     if (l->shape->map.maps) {
         R(map_logits)(&l->shape->map, s.count, x, mapped);
@@ -196,7 +197,7 @@ MAP_BODY(gradient)
     real constant = probability || l->weight ? 0 : spread;
 #pragma omp simd
     for (int64_t i = 0; i < s.count; i++)
-        dx[i] = factor * R(exp_parts)(x[i] - high, low) - constant;
+        dx[i] = factor * R(exp)(x[i] - center) - constant;
     if (probability || (l->weight && spread != 0)) {
         real buffer[SPAN];
         const real *weight = l->weight ? R(load)(l->dtype, l->weight, s.offset, s.count, buffer) : NULL;
@@ -264,7 +265,8 @@ typedef struct loss {
     const void *x;
     const int64_t *target;
     const void *probability, *weight;
-    const double *lse, *slope, *scale, *logit;
+    const shard_loss_rows *rows;
+    const double *logit;
     double keep, spread;
     int64_t of_ignored; /* counted by count_ahead */
     int64_t *ahead;     /* of the statistics; NULL: not counted */
@@ -364,12 +366,14 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
     (void)device;
     int64_t rows = shape->rows;
     loss l = {.shape = shape, .target = target};
-    double *lse = numbers, *slope = lse + rows, *factor = slope + rows, *losses = factor + rows, sum = 0, weights = 0;
+    double *lse = numbers, *error = lse + rows, *slope = error + rows, *factor = slope + rows, *losses = factor + rows;
+    double sum = 0, weights = 0;
     for (int64_t i = 0; i < rows; i++) {
         double row[SHARD_CE_STATS];
         join_row(members, stride, stats + i * SHARD_CE_STATS, row);
         double log_sum = log(row[SHARD_CE_SUM]);
         lse[i] = row[SHARD_CE_MAX] + log_sum;
+        error[i] = shard_row_lse_error(row[SHARD_CE_MAX], log_sum);
         slope[i] = shard_row_slope(row[SHARD_CE_B], lse[i], shape->z_loss);
         factor[i] = row_weight ? row_weight[i] : 1;
         double one = shard_row_loss(row[SHARD_CE_A], row[SHARD_CE_B], row[SHARD_CE_MAX], log_sum, shape->z_loss);
@@ -387,31 +391,32 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
 
 /* Rows that are not dense one by one. */
 static shard_status backward_by_rows(shard_device *device, const shard_cross_entropy_shape *shape, const char *x,
-                                     const int64_t *target, const char *probability, const void *weight, const double *lse,
-                                     const double *slope, const double *scale, char *dx, shard_dtype dtype)
+                                     const int64_t *target, const char *probability, const void *weight,
+                                     const shard_loss_rows *rows, char *dx, shard_dtype dtype)
 {
     shard_cross_entropy_shape row = *shape;
     int64_t size = (int64_t)shard_dtype_size(dtype);
     row.rows = 1;
     row.pitch = 0;
     shard_status status = SHARD_OK;
-    for (int64_t i = 0; i < shape->rows && status == SHARD_OK; i++)
+    for (int64_t i = 0; i < shape->rows && status == SHARD_OK; i++) {
+        const double *error = rows->lse_error ? rows->lse_error + i : NULL;
+        const shard_loss_rows one = {rows->lse + i, error, rows->slope + i, rows->scale + i};
         status = KERNEL(cross_entropy_backward)(device, &row, x + i * shape->pitch * size, target ? target + i : NULL,
-                                                probability ? probability + i * shape->cols * size : NULL, weight, lse + i,
-                                                slope + i, scale + i, dx + i * shape->pitch * size, dtype);
+                                                probability ? probability + i * shape->cols * size : NULL, weight, &one,
+                                                dx + i * shape->pitch * size, dtype);
+    }
     return status;
 }
 
 shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cross_entropy_shape *shape, const void *x,
-                                            const int64_t *target, const void *probability, const void *weight, const double *lse,
-                                            const double *slope, const double *scale, void *dx, shard_dtype dtype)
+                                            const int64_t *target, const void *probability, const void *weight,
+                                            const shard_loss_rows *rows, void *dx, shard_dtype dtype)
 {
     if (shape->pitch && shape->pitch != shape->cols)
-        return backward_by_rows(device, shape, x, target, probability, weight, lse, slope, scale, dx, dtype);
+        return backward_by_rows(device, shape, x, target, probability, weight, rows, dx, dtype);
     loss l = loss_of(shape, x, target, probability, weight, dtype);
-    l.lse = lse;
-    l.slope = slope;
-    l.scale = scale;
+    l.rows = rows;
     map job = {.dtype = dtype,
                .n = shape->rows * shape->cols,
                .period = shape->cols,
@@ -423,13 +428,11 @@ shard_status KERNEL(cross_entropy_backward)(shard_device *device, const shard_cr
 }
 
 shard_status KERNEL(cross_entropy_backward_narrow)(shard_device *device, const shard_cross_entropy_shape *shape, void *x,
-                                                   const int64_t *target, const void *weight, const double *lse,
-                                                   const double *slope, const double *scale, const double *target_slope,
-                                                   void *dx, shard_dtype dtype)
+                                                   const int64_t *target, const void *weight, const shard_loss_rows *rows,
+                                                   const double *target_slope, void *dx, shard_dtype dtype)
 {
     const shard_margin slopes = {.scale = 1};
-    shard_status status =
-        KERNEL(cross_entropy_backward)(device, shape, x, target, NULL, weight, lse, slope, scale, x, SHARD_FLOAT32);
+    shard_status status = KERNEL(cross_entropy_backward)(device, shape, x, target, NULL, weight, rows, x, SHARD_FLOAT32);
     if (status == SHARD_OK && target_slope)
         status = KERNEL(margin_logits_backward)(device, shape, &slopes, target, target_slope, x, x, SHARD_FLOAT32);
     return status == SHARD_OK ? KERNEL(cast)(device, shape->rows * shape->cols, x, SHARD_FLOAT32, dx, dtype) : status;

@@ -18,12 +18,13 @@ static void R(merge)(int64_t rows, int64_t in, const double *tile_stats, double 
 static void R(input_gradient)(const features *f, int64_t row)
 {
     const shard_cross_entropy_shape *shape = f->shape;
-    double scale = f->scale[row], spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
+    double scale = f->rows->scale[row], spread = shape->classes ? shape->smoothing / (double)shape->classes : 0;
     int64_t column = shard_label_column(shape, f->target[row]);
     bool has_target = column >= 0, has_classes = shape->cols > 0;
     double of_map = shape->map.maps ? shard_label_slope(shape, f->stats + row * SHARD_CE_STATS) : 1;
-    double exponential = has_classes ? exp(f->stats[row * SHARD_CE_STATS + SHARD_CE_MAX] - f->lse[row]) : 0;
-    real of_sum = (real)(scale * f->slope[row] * exponential), of_spread = (real)(scale * spread * of_map), buffer[SPAN];
+    double max = f->stats[row * SHARD_CE_STATS + SHARD_CE_MAX];
+    double exponential = has_classes ? shard_row_exponential(f->rows, row, max) : 0;
+    real of_sum = (real)(scale * f->rows->slope[row] * exponential), of_spread = (real)(scale * spread * of_map), buffer[SPAN];
     real of_target = has_target ? (real)(scale * (1 - shape->smoothing) * of_map) : 0;
     if (has_target && f->class_weight)
         of_target *= ((const real *)f->class_weight)[column];
@@ -74,7 +75,8 @@ typedef struct features {
     const int64_t *target;
     const void *class_weight, *weight;
     shard_dtype weight_dtype;
-    const double *stats, *lse, *slope, *scale;
+    const double *stats;
+    const shard_loss_rows *rows;
     const void *sum, *spread;
     void *dx;
 } features;
@@ -106,11 +108,11 @@ shard_status KERNEL(head_merge)(shard_device *device, int64_t rows, int64_t in, 
 
 shard_status KERNEL(head_input_gradient)(shard_device *device, const shard_cross_entropy_shape *shape, int64_t in,
                                          const int64_t *target, const void *class_weight, const void *weight,
-                                         shard_dtype weight_dtype, const double *stats, const double *lse, const double *slope,
-                                         const double *scale, const void *sum, const void *spread, void *dx, shard_dtype dtype)
+                                         shard_dtype weight_dtype, const double *stats, const shard_loss_rows *rows,
+                                         const void *sum, const void *spread, void *dx, shard_dtype dtype)
 {
     (void)device;
-    const features f = {shape, in, target, class_weight, weight, weight_dtype, stats, lse, slope, scale, sum, spread, dx};
+    const features f = {shape, in, target, class_weight, weight, weight_dtype, stats, rows, sum, spread, dx};
     BY_TYPE(dtype, input_gradients, &f);
     return SHARD_OK;
 }
@@ -209,12 +211,12 @@ static void map_logits(int64_t count, int64_t pitch, float *z, const shard_logit
 
 static void gradients(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *g)
 {
-    const float *factor = g->factor, *high = g->high, *low = g->low, *spread = g->spread;
+    const float *factor = g->factor, *center = g->center, *spread = g->spread;
     for (int64_t i = 0; i < count; i++) {
         float weight = class_weight ? class_weight[i] : 1, *row = z + i * pitch;
 #pragma omp simd
         for (int64_t j = 0; j < pitch; j++) {
-            float value = factor[j] * exp_parts_float(row[j] - high[j], low[j]) - spread[j] * weight;
+            float value = factor[j] * exp_float(row[j] - center[j]) - spread[j] * weight;
             row[j] = factor[j] == 0 ? 0 : value;
         }
     }
@@ -223,13 +225,13 @@ static void gradients(int64_t count, int64_t pitch, float *z, const float *class
 static void capped_gradients(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *g,
                              const shard_logit_map *map)
 {
-    const float *factor = g->factor, *high = g->high, *low = g->low, *spread = g->spread;
+    const float *factor = g->factor, *center = g->center, *spread = g->spread;
     float scale = (float)map->scale, inverse_cap = (float)(1 / map->soft_cap);
     for (int64_t i = 0; i < count; i++) {
         float weight = class_weight ? class_weight[i] : 1, *row = z + i * pitch;
 #pragma omp simd
         for (int64_t j = 0; j < pitch; j++) {
-            float value = factor[j] * exp_parts_float(row[j] - high[j], low[j]) - spread[j] * weight;
+            float value = factor[j] * exp_float(row[j] - center[j]) - spread[j] * weight;
             row[j] = factor[j] == 0 ? 0 : value * shard_logit_slope_float(row[j], scale, inverse_cap);
         }
     }
