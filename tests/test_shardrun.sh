@@ -226,6 +226,9 @@ end "a stopped rank of a script" '*' "took signal 15" signal 'kill -STOP ${ranks
 for blocks in 1 4000; do # too few for shardrun, for a rank; the output goes through a pipe, which has no limit
     expect "a limit of $blocks blocks" 0 "ulimit -f limits" sh -c "ulimit -f $blocks; "'"$0" -n 2 "$1" check 2>&1 | cat' "$shardrun" "$program"
 done
+# cat ends when no process that a rank has started holds the pipe.
+few='ulimit -n 250; "$0" -n 200 --tag sh -c "sleep 20; true" 3>&1 2>&1 | timeout 15 cat'
+expect "too few open files for all ranks" 0 "which ulimit -n limits" sh -c "$few" "$shardrun"
 expect "a caller that ignores the ends of its processes" 4 "rank 1 ended with exit code 4" \
     sh -c 'trap "" CHLD; exec "$0" -n 3 "$1" early 1' "$shardrun" "$program"
 expect "a signal that the caller ignores" 0 "^done\$" \

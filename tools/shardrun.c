@@ -215,6 +215,22 @@ _Noreturn static void become_rank(int number, pid_t launcher, const int *pipes, 
     _exit(error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_RUN);
 }
 
+/* Ends the ranks before `number` and all that they have started: a rank that is a script may have started its program.
+ * Closes their pipes first, since no file may be left with which to read /proc. Looks again for processes, since a
+ * rank may start one meanwhile. */
+_Noreturn static void fail_to_start(int number, const char *what)
+{
+    int error = errno;
+    double give_up_at = now() + GRACE_AFTER_TERM;
+    for (int i = 0; i < 2 * number; i++)
+        stream_close(&job.ranks[i / 2].streams[i % 2]);
+    do
+        signal_ranks(SIGKILL);
+    while (count_descendants() > 0 && now() < give_up_at);
+    errno = error;
+    fail(what);
+}
+
 static void start_rank(int number, const sigset_t *mask)
 {
     rank *new = &job.ranks[number];
@@ -222,10 +238,10 @@ static void start_rank(int number, const sigset_t *mask)
     for (int i = 0; i < 2; i++) {
         int ends[2] = {-1, -1};
         if (job.tag && pipe2(ends, O_CLOEXEC) != 0)
-            fail("no pipe");
+            fail_to_start(number, errno == EMFILE ? "no pipe for the output of a rank, which ulimit -n limits" : "no pipe");
         new->streams[i].from = -1;
         if (job.tag && !stream_open(&new->streams[i], number, ends[0], STDOUT_FILENO + i))
-            fail("no memory");
+            fail_to_start(number, "no memory");
         pipes[i] = ends[1];
     }
     pid_t launcher = getpid();
@@ -233,11 +249,8 @@ static void start_rank(int number, const sigset_t *mask)
     if (new->process == 0)
         become_rank(number, launcher, pipes, mask);
     if (new->process < 0) {
-        int error = errno;
         new->process = 0;
-        signal_ranks(SIGKILL);
-        errno = error;
-        fail("cannot start a rank");
+        fail_to_start(number, "cannot start a rank");
     }
     job.left++;
     for (int i = 0; i < 2; i++)
