@@ -283,6 +283,10 @@ def check_resume(folder):
     check(newest.parent.name == "step-000005" and not list(out.glob("*.safetensors")), f"{list(out.iterdir())}")
     begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base=ONCE))
     check(begun and begun[0] < one[0] - 0.5 * (one[0] - one[5]), f"--init-from a run that has not validated: {begun[:1]}")
+    shutil.copytree(out, folder / "partitioned")
+    rest = train(folder, *saved[:4], "--output", folder / "partitioned", "--keep", 2, "--resume", "auto", "--enable-model-parallel",
+                 "--model-parallel-size", 2, "--enable-zero-optim", 3, ranks=4)
+    compare("the rest with ZeRO 3 of a split model", losses(rest), one[5:])
     rest = train(folder, *saved, "--save-async", "--check-replicas", 4, "--resume", "auto", "--enable-model-parallel", ranks=2)
     check(rest and rest[0]["step"] == 6, f"goes on with {rest[:1]}")
     compare("the rest on two ranks", losses(rest), one[5:])

@@ -347,6 +347,46 @@ START_TEST(test_relocates_whole_tensors)
 }
 END_TEST
 
+/* Stage 3 of ZeRO takes its flat range out of a source that has the rank's local shard, also of another dtype. */
+static void takes_range_of_shard(shard_group *world, void *context)
+{
+    const recipe *r = context;
+    (void)world;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_group *group = shard_mesh_model_group(mesh);
+    trainee t = make_trainee(r, group);
+    shard_module *plain = make_split_model(r->split, group);
+    shard_tensors *parameters = shard_parameters(plain);
+    for (int wide = 0; wide < 2; wide++) {
+        shard_tensors *source = shard_tensors_create();
+        SHARD_NO_GRAD
+        SHARD_SCOPE
+        {
+            for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+                shard_tensor *values = shard_scale(shard_tensors_at(parameters, i), 3.0);
+                check_ok(shard_tensors_add(source, shard_tensors_name(parameters, i),
+                                           wide ? shard_cast(values, SHARD_FLOAT64) : values));
+            }
+        }
+        check_ok(shard_module_load_state_dict(plain, source, .convert = wide));
+        check_ok(shard_module_load_state_dict(t.model, source, .convert = wide));
+        check_models_equal(t.model, plain, 0);
+        shard_tensors_destroy(source);
+    }
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(plain);
+    destroy_trainee(t);
+    shard_mesh_destroy(mesh);
+}
+
+static recipe partitions[] = {{.split = SHARD_SPLIT_COLUMN, .stage = 3}, {.split = SHARD_SPLIT_ROW, .stage = 3}};
+
+START_TEST(test_range_of_shard)
+{
+    run_job(4, takes_range_of_shard, &partitions[_i]);
+}
+END_TEST
+
 /* From and to each device that there is, of a part that is rows or columns, with and without
  * another dtype, and over more than one block. */
 START_TEST(test_parts)
@@ -476,6 +516,7 @@ int main(void)
     tcase_add_test(tcase, test_options);
     tcase_add_test(tcase, test_old_scalars);
     tcase_add_test(tcase, test_relocates_whole_tensors);
+    tcase_add_loop_test(tcase, test_range_of_shard, 0, (int)(sizeof partitions / sizeof *partitions));
     tcase_add_test(tcase, test_parts);
     tcase_add_test(tcase, test_lazy);
     tcase_add_test(tcase, test_stale);

@@ -260,9 +260,9 @@ typedef struct shard_load_state_dict_options {
 
 /*
  * Copies values from tensors in memory into the tensors of a list (a module's, or of shard_optimizer_state_dict or
- * shard_ema_state_dict), also of partitioned tensors and between devices. A source tensor is whole, and this rank
- * takes its local shard, or it has the same local shard, as from shard_relocate_state_dict. Initial values that were
- * not needed so far are never made. Errors: SHAPE, missing and unexpected names, other whole shapes ([1] fits a
+ * shard_ema_state_dict), also of partitioned tensors and between devices. A source tensor is whole, or it has
+ * this rank's local shard, or the same flat range, as from shard_relocate_state_dict: this rank takes its range. Initial values
+ * that were not needed so far are never made. Errors: SHAPE, missing and unexpected names, other whole shapes ([1] fits a
  * scalar, as in shard_load) and dtypes, local shards of other ranges; the text lists the first few, and no tensor is
  * changed. After MEMORY or DEVICE the values are undefined.
  * Not collective: each rank loads by itself, and in stage 3 of shard_zero_optimizer all ranks must. As

@@ -42,7 +42,7 @@ static shard_status match(loading *l, int64_t index, const char *name, shard_fit
     SHARD_TRY(shard_check_not_partial(l->function, name, from));
     shard_shape shape = shard_tensor_whole_shape(from), whole = shard_tensor_whole_shape(tensor);
     shard_fit_compare(fit, name, tensor, &shape, from->dtype, l->options.convert);
-    if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && !shard_same_elements(from, tensor))
+    if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && shard_first_element(from, tensor) < 0)
         shard_complain(&fit->placements, "%s is %s there, %s here: call shard_collect_state_dict first", shard_quoted(name),
                        place_text(from), place_text(tensor));
     return SHARD_OK;
@@ -82,8 +82,8 @@ static shard_status match_all(loading *l)
 
 /* ---- copying ---- */
 
-/* Copies to another device or dtype, a block at a time by way of the host. */
-static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, char *memory)
+/* Copies the elements from `first` on to another device or dtype, a block at a time by way of the host. */
+static shard_status convey(loading *l, shard_tensor *from, int64_t first, shard_tensor *to, char *memory)
 {
     int64_t from_size = (int64_t)shard_dtype_size(from->dtype), to_size = (int64_t)shard_dtype_size(to->dtype);
     int64_t count = shard_numel(to), most = SHARD_BLOCK_BYTES / (from_size > to_size ? from_size : to_size);
@@ -93,7 +93,7 @@ static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, cha
         return shard_last_status();
     for (int64_t at = 0; at < count; at += most) {
         int64_t number = count - at < most ? count - at : most;
-        const void *values = shard_values_read(from, at, number, l->block);
+        const void *values = shard_values_read(from, first + at, number, l->block);
         if (!values)
             return shard_last_status();
         SHARD_TRY(shard_values_write(to, memory + at * to_size, values, from->dtype, number, &l->converted));
@@ -104,26 +104,26 @@ static shard_status convey(loading *l, shard_tensor *from, shard_tensor *to, cha
 /* The source's values are made before the recipe is removed, as both may have the same memory. */
 static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
 {
-    const void *values = shard_tensor_values(from);
+    const char *values = shard_tensor_values(from);
     if (from == to || !values)
         return shard_last_status();
     shard_tensor_forget_recipe(to);
     char *memory = shard_tensor_memory_to_write(to);
     if (!memory || memory == values)
         return shard_last_status();
-    size_t bytes = (size_t)shard_numel(to) * shard_dtype_size(to->dtype);
+    size_t size = shard_dtype_size(to->dtype), bytes = (size_t)shard_numel(to) * size;
     bool direct = shard_device_of(from) == shard_device_of(to) && from->dtype == to->dtype;
-    bool same_part = shard_same_elements(from, to);
-    if (direct && same_part)
-        return shard_ops(to)->copy_rows(shard_device_of(to), memory, bytes, values, bytes, bytes, 1);
+    int64_t first = shard_first_element(from, to);
+    if (direct && first >= 0)
+        return shard_ops(to)->copy_rows(shard_device_of(to), memory, bytes, values + (size_t)first * size, bytes, bytes, 1);
     if (direct)
         return shard_values_copy(to, from, memory);
-    if (same_part)
-        return convey(l, from, to, memory);
+    if (first >= 0)
+        return convey(l, from, first, to, memory);
     shard_tensor *own = shard_tensor_make(to->shape, from->dtype, shard_device_of(from));
     shard_status status = own ? shard_values_copy(to, from, shard_tensor_memory_to_write(own)) : shard_last_status();
     if (status == SHARD_OK)
-        status = convey(l, own, to, memory);
+        status = convey(l, own, 0, to, memory);
     shard_release(own);
     return status;
 }

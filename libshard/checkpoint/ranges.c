@@ -46,15 +46,31 @@ int shard_extents_of(const shard_tensor *tensor, shard_extent extents[SHARD_EXTE
     return count;
 }
 
-bool shard_same_elements(const shard_tensor *a, const shard_tensor *b)
+static bool are_same(const shard_extent *a, const shard_extent *b)
+{
+    return a->rows == b->rows && a->width == b->width && a->pitch == b->pitch && a->start == b->start;
+}
+
+/* Whether two tensors of one whole shape are the same range of it. */
+static bool have_same_elements(const shard_tensor *a, const shard_tensor *b)
 {
     shard_extent of_a[SHARD_EXTENTS], of_b[SHARD_EXTENTS];
     int count = shard_extents_of(a, of_a);
     bool equal = count == shard_extents_of(b, of_b);
     for (int i = 0; i < count && equal; i++)
-        equal = of_a[i].rows == of_b[i].rows && of_a[i].width == of_b[i].width && of_a[i].pitch == of_b[i].pitch &&
-                of_a[i].start == of_b[i].start;
+        equal = are_same(&of_a[i], &of_b[i]);
     return equal;
+}
+
+int64_t shard_first_element(const shard_tensor *from, const shard_tensor *to)
+{
+    const shard_flat_range *range = shard_flat_range_of(to);
+    if (have_same_elements(from, to))
+        return 0;
+    if (!range || shard_flat_range_of(from))
+        return -1;
+    shard_extent own = extent_of(&from->shape, &from->placement), shard = extent_of(&range->shape, &range->placement);
+    return are_same(&own, &shard) ? range->start : -1;
 }
 
 const shard_placement *shard_local_placement(const shard_tensor *tensor)

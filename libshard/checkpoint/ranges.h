@@ -23,8 +23,9 @@ typedef struct shard_extent {
  * whole rows, the beginning of a row. */
 #define SHARD_EXTENTS 3
 int shard_extents_of(const shard_tensor *tensor, shard_extent extents[SHARD_EXTENTS]);
-/* Whether two tensors of one whole shape are the same range of it. */
-bool shard_same_elements(const shard_tensor *a, const shard_tensor *b);
+/* The element of `from` at which the elements of `to` begin, one after the other: 0 if both are the same range of a whole of one
+ * shape; the start of a flat range in the local shard that it belongs to. -1 if `from` is neither. */
+int64_t shard_first_element(const shard_tensor *from, const shard_tensor *to);
 
 /* The placement and the shape of the local shard; for a flat range, those of the tensor that it belongs to. */
 const shard_placement *shard_local_placement(const shard_tensor *tensor);
