@@ -244,6 +244,8 @@ def check_parallel_options(folder, one):
     for tied in (0, 1):
         lost = train(folder, "--steps", 3, "--lr", "1e30", "--optimizer", "sgd", "--non-finite", "skip", "--tied-epochs", tied)
         check(lost[0]["left_out"] is False and lost[2]["left_out"] is True and lost[2]["loss"] is None, f"skipped: {lost}")
+    still = train(folder, "--steps", 3, "--lr", 0)
+    check([(line["lr"], line["head_lr"]) for line in still[:3]] == [(0, 0)] * 3, f"a learning rate of 0: {still}")
 
 
 def check_baselines(folder):

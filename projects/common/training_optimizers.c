@@ -110,7 +110,7 @@ static void make_scaler(training_optimizers *made, const training_options *wante
 shard_status training_optimizers_open(training_optimizers *made, const training_options *wanted, const head_options *head,
                                       const shard_tensors *parameters, const char *head_prefix, int64_t epoch_steps)
 {
-    bool own = head->optimizer != HEAD_SAME || head->lr > 0;
+    bool own = head->own || head->optimizer != HEAD_SAME || head->lr > 0;
     bool layerwise = wanted->optimizer == TRAINING_LARS || wanted->optimizer == TRAINING_LAMB;
     precision p = choose_precision(wanted, head);
     *made = (training_optimizers){.options = wanted, .count = own ? 2 : 1, .clip_grad = wanted->clip_grad};

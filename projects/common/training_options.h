@@ -82,6 +82,7 @@ typedef struct head_options {
     double lr;     /* 0: as the run's */
     double stash;
     int stash_dtype; /* SHARD_FLOAT32 or SHARD_FLOAT16 */
+    bool own;        /* of a trainer that steps the last layer alone: it has its own optimizer without these options, too */
 } head_options;
 
 extern const command_choice training_optimizer_choices[], training_schedule_choices[], head_dtype_choices[],

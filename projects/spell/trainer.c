@@ -80,7 +80,7 @@ static shard_status make_optimizers(trainer *run)
 {
     const training_options *wanted = &run->options->training;
     head_options head = run->options->head;
-    head.lr = head.lr > 0 ? head.lr : wanted->lr;
+    head.own = true;
     if (wanted->zero == 3 && shard_group_size(shard_mesh_data_group(run->base.mesh)) > 1)
         return shard_error(
             SHARD_ERROR_ARGUMENT,
