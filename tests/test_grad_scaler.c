@@ -338,7 +338,7 @@ START_TEST(takes_a_factor)
     check_ok(shard_grad_scaler_step(scaler, s.sgd));
     check_ok(shard_grad_scaler_update(scaler));
     ck_assert_double_eq(value_at(s.w, 0), 0.5);
-    static const double unsound[] = {0, -1, NAN, INFINITY, 1e39, 1e-60};
+    static const double unsound[] = {0, -1, NAN, INFINITY, 1e39, 1e-39, 1e-60}; /* 1 / 1e-39 is infinite in float32 */
     for (size_t i = 0; i < sizeof unsound / sizeof *unsound; i++) {
         ck_assert_int_ne(shard_grad_scaler_set_scale(scaler, unsound[i]), SHARD_OK);
         check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_set_scale: *");
@@ -370,8 +370,9 @@ START_TEST(refuses)
     check_ok(shard_grad_scaler_update(scaler));
     static const shard_grad_scaler_options unsound[] = {
         {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = -1},      {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = 1e39},
+        {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = 1e-39},   {SHARD_GRAD_SCALER_OPTIONS_VALUES, .growth_interval = -3},
         {SHARD_GRAD_SCALER_OPTIONS_VALUES, .growth_factor = 1},    {SHARD_GRAD_SCALER_OPTIONS_VALUES, .backoff_factor = 1.5},
-        {SHARD_GRAD_SCALER_OPTIONS_VALUES, .backoff_factor = NAN}, {SHARD_GRAD_SCALER_OPTIONS_VALUES, .growth_interval = -3},
+        {SHARD_GRAD_SCALER_OPTIONS_VALUES, .backoff_factor = NAN},
     };
     for (size_t i = 0; i < sizeof unsound / sizeof *unsound; i++) {
         ck_assert_ptr_null(shard_grad_scaler_create_with(&unsound[i]));

@@ -38,7 +38,7 @@ typedef struct shard_grad_scaler shard_grad_scaler;
 
 typedef struct shard_grad_scaler_options {
     size_t size;
-    double init_scale;       /* Default: 65536. */
+    double init_scale;       /* as of shard_grad_scaler_set_scale. Default: 65536. */
     double growth_factor;    /* > 1. Default: 2. */
     double backoff_factor;   /* in (0, 1). Default: 0.5. */
     int64_t growth_interval; /* steps. Default: 2000. */
@@ -83,8 +83,8 @@ SHARD_API bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler);
  * since the last update. Not collective: all ranks have the same result of the step. */
 SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_update(shard_grad_scaler *scaler);
 
-/* Sets the factor, on all ranks to the same finite number above 0 (else ARGUMENT). Call it between update and the
- * next loss. NULL is fine. Not collective. As torch's update(new_scale). */
+/* Sets the factor, on all ranks to the same finite float32 of at least 2^-126, whose inverse is finite (else ARGUMENT). Call it
+ * between update and the next loss. NULL is fine. Not collective. As torch's update(new_scale). */
 SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale);
 
 /* The current factor; 1 for NULL. Cannot fail. Not collective. */

@@ -33,9 +33,10 @@ static uint64_t next_period(void)
     return ++last;
 }
 
+/* Gradients of float32 are multiplied by the inverse, which is finite for normal numbers. */
 static bool is_scale(double scale)
 {
-    return scale > 0 && (float)scale > 0 && isfinite((float)scale);
+    return (float)scale >= FLT_MIN && isfinite((float)scale);
 }
 
 static bool are_sound(const shard_grad_scaler_options *o)
@@ -45,8 +46,8 @@ static bool are_sound(const shard_grad_scaler_options *o)
     if (!sound)
         shard_error(SHARD_ERROR_ARGUMENT,
                     "shard_grad_scaler: init_scale %g, growth_factor %g, backoff_factor %g, growth_interval %lld; a finite "
-                    "positive number, one above 1, one between 0 and 1, and a positive number are needed",
-                    o->init_scale, o->growth_factor, o->backoff_factor, (long long)o->growth_interval);
+                    "float32 of at least %g, a number above 1, one between 0 and 1, and a positive number are needed",
+                    o->init_scale, o->growth_factor, o->backoff_factor, (long long)o->growth_interval, FLT_MIN);
     return sound;
 }
 
@@ -85,8 +86,8 @@ double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler)
 shard_status shard_grad_scaler_set_scale(shard_grad_scaler *scaler, double scale)
 {
     if (!is_scale(scale))
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_set_scale: %g; a finite positive number of float32 is needed",
-                           scale);
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_set_scale: %g; a finite float32 of at least %g is needed",
+                           scale, FLT_MIN);
     if (scaler)
         *(float *)shard_tensor_memory_to_write(scaler->scale) = (float)scale;
     return SHARD_OK;
@@ -221,21 +222,20 @@ bool shard_grad_scaler_overflowed(const shard_grad_scaler *scaler)
     return scaler && scaler->found;
 }
 
-/* A scale that would not be finite, or whose inverse would not be, is not set. */
 static void update_scale(shard_grad_scaler *scaler)
 {
     float *scale = shard_tensor_memory_to_write(scaler->scale);
     int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
     *tracker = scaler->found ? 0 : *tracker + 1;
     float less = (float)((double)*scale * scaler->options.backoff_factor);
-    if (scaler->found && less >= FLT_MIN)
+    if (scaler->found && is_scale(less))
         *scale = less;
     scaler->checked = scaler->found = false;
     if (*tracker < scaler->options.growth_interval)
         return;
     *tracker = 0;
     float grown = (float)((double)*scale * scaler->options.growth_factor);
-    *scale = isfinite(grown) ? grown : *scale;
+    *scale = is_scale(grown) ? grown : *scale;
 }
 
 shard_status shard_grad_scaler_update(shard_grad_scaler *scaler)
