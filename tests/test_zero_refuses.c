@@ -173,7 +173,7 @@ static void shares_once(shard_group *world, void *context)
         shard_optimizer *second = sgd_of_list(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
         ck_assert_ptr_null(shard_zero_optimizer(second, .stage = stage[1]));
         check_error(shard_last_status(), "*shard_zero_optimizer: \"p\" is partitioned already, by * another optimizer*");
-        check_error(add_group_of(third, list_of(p, NULL)), "*shard_zero_optimizer: \"p\" is partitioned already*");
+        check_error(add_group_of(third, list_of(p, NULL)), "*shard_optimizer_add_param_group: \"p\" is partitioned already*");
         ck_assert_int_eq(third->count, 0);
         ck_assert_int_eq(third->group_count, 1);
         shard_optimizer_destroy(second);
@@ -364,7 +364,8 @@ static void comes_after_backward(shard_group *world, void *context)
         else
             add_group_of(sgd, list_of(p, NULL));
         check_error(shard_last_status(),
-                    "rank 1: shard_zero_optimizer: \"p\" has a gradient already*before backward or after shard_step");
+                    first ? "rank 1: shard_zero_optimizer: \"p\" has a gradient already*before backward or after shard_step"
+                          : "rank 1: shard_optimizer_add_param_group: \"p\" has a gradient already*");
         shard_zero_grad(p);
         if (!first) { /* nothing of it was added: it can be added now */
             check_ok(add_group_of(sgd, list_of(p, NULL)));
@@ -386,7 +387,7 @@ static void comes_after_backward(shard_group *world, void *context)
         check_averaged(p, 1);
         shard_zero_grad(q);
         check_error(add_group_of(sgd, list_of_one("q", q)),
-                    "*shard_zero_optimizer: \"q\" is under a shard_data_parallel, and others * partitioned already*");
+                    "*shard_optimizer_add_param_group: \"q\" is under a shard_data_parallel, and others * partitioned already*");
         shard_data_parallel_destroy(dp);
         check_ok(add_group_of(sgd, list_of_one("q", q)));
         check_ok(back(p, q));
@@ -423,7 +424,7 @@ static void finds_state_dicts(shard_group *world, void *context)
             if (lists && size > 1) {
                 ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
                 check_error(shard_last_status(),
-                            "*rank 1: shard_zero_optimizer: the state of \"p\" is in a state dict*before*destroy*");
+                            "*rank 1: shard_zero_optimizer: the state of \"p\" is in a state dict*destroy*before*");
             } else {
                 ck_assert_ptr_eq(shard_zero_optimizer(sgd, .stage = stage), sgd);
                 shard_tensors *mine = shard_optimizer_state_dict(sgd), *whole = shard_collect_state_dict(mine, -1);
@@ -435,6 +436,18 @@ static void finds_state_dicts(shard_group *world, void *context)
             shard_optimizer_destroy(sgd);
             free(momentum);
         }
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_set_requires_grad(q, false);
+        shard_optimizer *sgd = sgd_of_list(list_of(p, q), .lr = 1.0, .momentum = 0.5);
+        ck_assert_ptr_nonnull(shard_zero_optimizer(sgd, .stage = stage));
+        shard_tensors *state = shard_optimizer_state_dict(sgd);
+        shard_set_requires_grad(q, true);
+        if (size > 1)
+            check_error(add_group_of(sgd, shard_tensors_create()),
+                        "*shard_optimizer_add_param_group: the state of \"q\" is in a state dict*destroy*before*");
+        shard_tensors_destroy(state);
+        check_ok(add_group_of(sgd, shard_tensors_create()));
+        shard_optimizer_destroy(sgd);
     }
 }
 

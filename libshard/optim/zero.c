@@ -61,6 +61,12 @@ static shard_status compare_settings(const shard_optimizer *optimizer)
 
 /* ---- partitioning ---- */
 
+/* shard_zero_optimizer or shard_optimizer_add_param_group, for messages. */
+static const char *function(void)
+{
+    return shard_current_function()->name;
+}
+
 /* Checks that .group, if it is set, has all ranks of the replica group. */
 static shard_status check_group(const shard_zero_optimizer_options *options, const shard_slot *slot)
 {
@@ -69,10 +75,9 @@ static shard_status check_group(const shard_zero_optimizer_options *options, con
         return SHARD_OK;
     return shard_error(
         SHARD_ERROR_UNSUPPORTED,
-        "shard_zero_optimizer: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: a partition over fewer "
-        "ranks than all replicas would need an additional average over the others; leave .group NULL for each parameter's "
-        "replica group",
-        slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
+        "%s: \"%s\" is replicated on %d ranks, of which %d are in the group of %d: a partition over fewer ranks than all "
+        "replicas would need an additional average over the others; leave .group NULL for each parameter's replica group",
+        function(), slot->name, shard_group_size(replicas), shard_group_common(group, replicas), shard_group_size(group));
 }
 
 /* Checks a parameter that the engine does not have yet, or has not partitioned. */
@@ -80,15 +85,14 @@ static shard_status check_new(const shard_slot *slot)
 {
     if (shard_slot_is_listed(slot))
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_zero_optimizer: the state of \"%s\" is in a state dict, which would be of it no more: call "
-                           "shard_zero_optimizer before shard_optimizer_state_dict, or destroy that first",
-                           slot->name);
+                           "%s: the state of \"%s\" is in a state dict, which would be of it no more: destroy the state dict "
+                           "before the call, and make it again after it",
+                           function(), slot->name);
     if (shard_slot_has_gradient(slot))
         return shard_error(
             SHARD_ERROR_ARGUMENT,
-            "shard_zero_optimizer: \"%s\" has a gradient already, which would be lost: partition it before backward "
-            "or after shard_step",
-            slot->name);
+            "%s: \"%s\" has a gradient already, which would be lost: partition it before backward or after shard_step",
+            function(), slot->name);
     return SHARD_OK;
 }
 
@@ -102,16 +106,14 @@ static shard_status check_owner(const shard_slot *slot, const shard_engine *mine
     if (shard_engine_level(engine) > SHARD_PARTITION_NONE)
         return shard_error(
             SHARD_ERROR_ARGUMENT,
-            "shard_zero_optimizer: \"%s\" is partitioned already, by a shard_data_parallel with .stage or with another "
-            "optimizer: only one of them can partition a parameter; an optimizer steps such parameters without "
-            "shard_zero_optimizer",
-            slot->name);
+            "%s: \"%s\" is partitioned already, by a shard_data_parallel with .stage or with another optimizer: only one of them "
+            "can partition a parameter; an optimizer steps such parameters without shard_zero_optimizer",
+            function(), slot->name);
     return shard_error(
         SHARD_ERROR_ARGUMENT,
-        "shard_zero_optimizer: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are under "
-        "another one or partitioned already: make one shard_data_parallel for all of them first, or make it after the "
-        "optimizer has all of them",
-        slot->name);
+        "%s: \"%s\" is under a shard_data_parallel, and others of the optimizer's parameters are under another one or "
+        "partitioned already: make one shard_data_parallel for all of them first, or make it after the optimizer has all of them",
+        function(), slot->name);
 }
 
 /* The data parallel that averages the optimizer's parameters until now; NULL: none. */
