@@ -303,9 +303,9 @@ SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
  * Averages of an optimizer's parameters, as torch.optim.swa_utils.AveragedModel with get_ema_multi_avg_fn. After the
  * first update they are the parameters, after each later one
  *     average = decay * average + (1 - decay) * parameter
- * Under shard_zero_optimizer each rank keeps the averages of its flat ranges. Buffers (batch norm) are not averaged. The
- * average of a frozen parameter is the parameter; it begins with the first update after the parameter requires a
- * gradient.
+ * Under shard_zero_optimizer each rank keeps the averages of its flat ranges. Buffers (batch norm) are not averaged. While a
+ * parameter that was frozen from the beginning is frozen, it is its average, which begins with the first update after that. A
+ * parameter that is frozen later is averaged as before.
  */
 typedef struct shard_ema shard_ema;
 
