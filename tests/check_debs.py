@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -325,6 +326,23 @@ def check_errors(folder):
     check(help_text.returncode == 0 and "--tensorboard DIR" in help_text.stdout and "(0.001)" in help_text.stdout, f"{help_text}")
 
 
+def check_best_first(folder):
+    """The checkpoint, which says what the best result is, is written after the files that have it: a run that is killed between them
+    validates again, and writes them."""
+    out, names = folder / "killed", ("best.safetensors", "model.safetensors", "checkpoint.safetensors")
+    options = ["--output", out, "--steps", 9, "--val-interval", 1, "--resume", "auto"]
+    for background in ([], ["--save-async"]):
+        for name in names[:2]:
+            (out / name).mkdir(parents=True) # in the way
+            train(folder, *options, *background, expect="is not a regular file")
+            check(not (out / names[2]).exists(), f"{background}: a checkpoint without {name}")
+            (out / name).rmdir()
+        train(folder, *options, *background)
+        times = [(out / name).stat().st_ctime_ns for name in names]
+        check(times == sorted(times), f"{background}: the files' times are {times}")
+        shutil.rmtree(out)
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -340,6 +358,7 @@ def main():
         check_head_options(folder)
         check_parallel_options(folder, one)
         check_interrupted(folder)
+        check_best_first(folder)
         check_rates(folder)
         check_errors(folder)
     return report()

@@ -182,18 +182,19 @@ static shard_status save_step(training_checkpoint *of, const shard_tensors *tens
     return shard_save_checkpoint(tensors, wanted->output, step, metadata, .max_to_keep = wanted->keep);
 }
 
+/* The checkpoint is last: it says what the best result is, and a run that is killed before it validates again. */
 static shard_status save_all(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                              const training_position *at, bool best)
 {
     shard_metadata *metadata = describe(of, at), *of_model = describe(of, NULL);
     shard_status status = shard_last_status();
-    if (status == SHARD_OK)
-        status =
-            of->options->keep ? save_step(of, all, metadata, at->step) : save_as(of, all, metadata, "checkpoint.safetensors");
     if (status == SHARD_OK && best)
         status = save_as(of, all, metadata, "best.safetensors");
     if (status == SHARD_OK && (best || of->latest_model))
         status = save_as(of, model, of_model, "model.safetensors");
+    if (status == SHARD_OK)
+        status =
+            of->options->keep ? save_step(of, all, metadata, at->step) : save_as(of, all, metadata, "checkpoint.safetensors");
     shard_metadata_destroy(metadata);
     shard_metadata_destroy(of_model);
     return status;
@@ -229,12 +230,10 @@ shard_status training_checkpoint_poll(training_checkpoint *of)
         return SHARD_OK;
     double since = progress_clock();
     bool done = true;
-    for (int i = 0; i < all->count; i++) { /* each of them, as a poll also lets its save go on */
-        bool written;
-        shard_status status = shard_async_save_poll(all->pending[i], &written);
+    for (int i = 0; i < all->count && done; i++) { /* a poll lets a save complete its file: those before it are complete */
+        shard_status status = shard_async_save_poll(all->pending[i], &done);
         if (status != SHARD_OK)
             return status;
-        done = done && written;
     }
     all->pause += progress_clock() - since;
     return done ? finish_saves(all) : SHARD_OK;
