@@ -460,6 +460,7 @@ typedef enum difference {
     OTHER_WEIGHTS, /* class weights */
     OTHER_OPTIONS,
     OTHER_SAMPLES,
+    MANY_OF_SAMPLE, /* as TOO_MANY, with one sample: a whole gradient moves other rows */
     DIFFERENCES
 } difference;
 
@@ -469,6 +470,13 @@ static const setting identical_first = {"replicas that differ, head first", mome
 static const setting identical_biases_first = {"replicas that differ, stage 1, biases first", momentum, 1, 1,
                                                .order = BIASES_FIRST};
 static const setting without_bias = {"samples that differ", momentum, 0, 1, .no_bias = true};
+static const setting sampled = {"one sample", sgd, 0, 1, .sample = true, .no_bias = true};
+static const setting sampled_partitioned = {"one sample, stage 1", sgd, 1, 1, .sample = true, .no_bias = true};
+
+static bool is_of(difference d, const setting *set)
+{
+    return set->sample ? d == MANY_OF_SAMPLE : set->no_bias ? d == OTHER_SAMPLES : d < OTHER_SAMPLES;
+}
 
 static shard_tensor *different_loss(const training *t, difference d, int step)
 {
@@ -476,18 +484,20 @@ static shard_tensor *different_loss(const training *t, difference d, int step)
     static int64_t label[MANY];
     int replica = shard_mesh_coordinate(t->mesh, "data");
     bool first = replica == 0;
-    int64_t rows = d == UNEVEN ? 4 * replica : d == TOO_MANY ? MANY : ROWS;
+    int64_t rows = d == UNEVEN ? 4 * replica : d == TOO_MANY || d == MANY_OF_SAMPLE ? MANY : ROWS;
+    int64_t classes = d == MANY_OF_SAMPLE ? ROWS : CLASSES; /* all replicas have all labels of the sample */
     for (int64_t i = 0; i < rows; i++)
-        label[i] = (step * 131 + replica * 91 + i * 37) % CLASSES;
+        label[i] = (step * 131 + replica * 91 + i * 37) % classes;
     shard_tensor *x = made_up(SHARD_SHAPE(rows, IN), (uint64_t)(1 + step * 10 + replica), SHARD_FLOAT32);
     shard_tensor *target = shard_from_host(label, SHARD_SHAPE(rows), .dtype = SHARD_INT64);
     shard_tensor *weights = shard_full(SHARD_SHAPE(CLASSES), 2 + replica), *weight = head_tensor(t, "weight");
     if (d == NOT_REACHED && first)
         return shard_mean(shard_forward(shard_module_child(t->model, "0"), x));
+    bool samples = d == OTHER_SAMPLES || d == MANY_OF_SAMPLE;
     return shard_cross_entropy(shard_forward(t->model, x), target, .reduction = SHARD_REDUCTION_SUM,
                                .weight = d == OTHER_WEIGHTS ? weights : NULL,
                                .label_smoothing = d == OTHER_OPTIONS && first ? 0.1 : 0,
-                               .sample = d == OTHER_SAMPLES ? shard_sample_classes(target, weight, 0.2, 5, step) : NULL);
+                               .sample = samples ? shard_sample_classes(target, weight, 0.2, 5, step) : NULL);
 }
 
 static void trains_apart(shard_group *world, void *context)
@@ -496,7 +506,7 @@ static void trains_apart(shard_group *world, void *context)
     const setting *set = context;
     shard_mesh *mesh = shard_mesh_create(.axes = {{"data", 2}, {"model", 2}});
     for (int d = 0; d < DIFFERENCES; d++) {
-        if ((d == OTHER_SAMPLES) != set->no_bias)
+        if (!is_of((difference)d, set))
             continue;
         training t[2];
         for (int way = 0; way < 2; way++) {
@@ -506,7 +516,7 @@ static void trains_apart(shard_group *world, void *context)
                 SHARD_SCOPE
                 {
                     check_ok(shard_backward(different_loss(&t[way], (difference)d, step)));
-                    if (way == DEFERRED && d == UNEVEN)
+                    if (way == DEFERRED && (d == UNEVEN || d == MANY_OF_SAMPLE))
                         check_deferred(&t[way], "weight");
                     check_ok(shard_step(t[way].optimizer));
                 }
@@ -521,7 +531,8 @@ static void trains_apart(shard_group *world, void *context)
 
 START_TEST(test_trains_apart)
 {
-    const setting *sets[] = {&identical, &identical_partitioned, &identical_first, &identical_biases_first, &without_bias};
+    const setting *sets[] = {&identical, &identical_partitioned, &identical_first, &identical_biases_first,
+                             &without_bias, &sampled, &sampled_partitioned};
     run_job(4, trains_apart, (void *)sets[_i]);
 }
 END_TEST
@@ -706,7 +717,7 @@ int main(void)
     Suite *suite = suite_create("classifier_replicas");
     TCase *tcase = test_case(suite, "classifier_replicas");
     tcase_add_loop_test(tcase, test_trains, 0, GRIDS * SETTINGS);
-    tcase_add_loop_test(tcase, test_trains_apart, 0, 5);
+    tcase_add_loop_test(tcase, test_trains_apart, 0, 7);
     tcase_add_test(tcase, test_overflows);
     tcase_add_loop_test(tcase, test_fails, 0, 2);
     tcase_add_test(tcase, test_keeps_hash);

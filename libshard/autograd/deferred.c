@@ -323,7 +323,7 @@ shard_status shard_source_gather(shard_gradient_source *source, shard_group *gro
         sum += (size_t)all[rank].bytes;
         identical = identical && all[rank].hash != 0 && all[rank].hash == mine.hash;
     }
-    *gathered = identical && sum <= bytes;
+    *gathered = identical && (mine.sampled || sum <= bytes);
     if (*gathered)
         status = source->type->gather(source, group, all, scale);
     free(all);

@@ -23,6 +23,7 @@ typedef struct shard_source_facts {
     uint64_t hash;              /* of all that must be the same on each replica; 0: there is no source */
     int64_t rows, pairs, bytes; /* that the replica adds */
     int64_t gathered_bytes;     /* that all replicas have already */
+    bool sampled;               /* it is of sampled classes: a step leaves the other rows as they are */
 } shard_source_facts;
 
 /* Takes the gradient of rows of a matrix, in runs, as shard_take_gradient_rows. take NULL: it is not computed, but the vector's. */
@@ -88,8 +89,8 @@ shard_gradient_source *shard_source_of(const shard_tensor *gradient);
 /* The same, of a matrix. */
 shard_gradient_source *shard_source_of_matrix(const shard_tensor *gradient);
 /* Of replicas: gathers what the source (NULL: none) of the gradient of a matrix of `bytes` has, each rank's times its `scale`.
- * *gathered is set to whether that was done: not if the ranks' sources differ, or if they have more bytes together than the
- * gradient, which may as well be in memory. Collective over the group, also after an error. */
+ * *gathered is set to whether that was done: not if the ranks' sources differ, or if they have more bytes together than a
+ * gradient that is not of sampled classes, which may as well be in memory. Collective over the group, also after an error. */
 shard_status shard_source_gather(shard_gradient_source *source, shard_group *group, size_t bytes, double scale, bool *gathered);
 /* Limits the elements of a deferred gradient, in rows of `columns` elements, to [-bound, bound], where *scale (device memory;
  * NULL: 1) times the gradient is meant. It stays deferred, unless it has been limited before. */

@@ -420,7 +420,8 @@ static shard_status describe(shard_gradient_source *source, shard_source_facts *
                                   .rows = loss->rows - s->gathered_rows,
                                   .pairs = h->pairs - s->gathered_pairs,
                                   .bytes = (int64_t)pair_bytes(h->pairs - s->gathered_pairs),
-                                  .gathered_bytes = (int64_t)pair_bytes(s->gathered_pairs)};
+                                  .gathered_bytes = (int64_t)pair_bytes(s->gathered_pairs),
+                                  .sampled = s->kept[LIST_ON_HOST] != NULL};
     for (int i = 0; i < ARRAYS; i++) {
         facts->bytes += facts->rows * (int64_t)row_bytes(h, i);
         facts->gathered_bytes += s->gathered_rows * (int64_t)row_bytes(h, i);
