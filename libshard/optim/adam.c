@@ -20,14 +20,12 @@ static char *describe(const void *settings)
     return shard_format("beta1 %.15g, beta2 %.15g, eps %.15g, amsgrad %s", s->beta1, s->beta2, s->eps, shard_word(s->amsgrad));
 }
 
-#define ADAM(title, count)                                                                                                       \
+#define ADAM(title)                                                                                                              \
     {                                                                                                                            \
-        .name = title, .states = count, .state_name = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .describe = describe,         \
-        .step = step, .factors = factors_of, .steps_product = true                                                               \
+        .name = title, .state_name = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .describe = describe, .step = step,            \
+        .factors = factors_of, .steps_product = true                                                                             \
     }
-/* [decoupled][amsgrad] */
-static const shard_optimizer_ops kinds[2][2] = {{ADAM("shard_adam", 2), ADAM("shard_adam", 3)},
-                                                {ADAM("shard_adamw", 2), ADAM("shard_adamw", 3)}};
+static const shard_optimizer_ops adam = ADAM("shard_adam"), adamw = ADAM("shard_adamw");
 
 shard_status shard_check_adam(const char *function, double lr, double beta1, double beta2, double eps, double weight_decay)
 {
@@ -42,12 +40,12 @@ shard_status shard_check_adam(const char *function, double lr, double beta1, dou
 
 static shard_optimizer *make(bool decoupled, const shard_tensors *parameters, const shard_adam_options *options)
 {
-    const shard_optimizer_ops *ops = &kinds[decoupled][options->amsgrad];
+    const shard_optimizer_ops *ops = decoupled ? &adamw : &adam;
     if (shard_check_adam(ops->name, options->lr, options->beta1, options->beta2, options->eps, options->weight_decay) != SHARD_OK)
         return NULL;
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(*options), .state_dtype = options->state_dtype};
     shard_adam_arguments arguments = {options->beta1, options->beta2, options->eps, decoupled, options->amsgrad};
-    return shard_optimizer_make(ops, parameters, defaults, &arguments, sizeof arguments);
+    return shard_optimizer_make(ops, options->amsgrad ? 3 : 2, parameters, defaults, &arguments, sizeof arguments);
 }
 
 shard_optimizer *shard_adam_with(const shard_tensors *parameters, const shard_adam_options *given)

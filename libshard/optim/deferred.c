@@ -93,7 +93,7 @@ static void list_updated(shard_row_receiver *receiver, const rows_step *s)
     int64_t columns = columns_of(s->slot);
     add_updated(receiver, s->update->value, columns, s->types.value);
     add_updated(receiver, s->update->compensation, columns, s->types.value);
-    for (int i = s->optimizer->ops->row_states; i < s->optimizer->ops->states; i++)
+    for (int i = s->optimizer->ops->row_states; i < s->optimizer->states; i++)
         add_updated(receiver, s->update->state[i], columns, s->types.state[i]);
 }
 

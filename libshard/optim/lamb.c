@@ -34,7 +34,6 @@ static char *describe(const void *settings)
 }
 
 static const shard_optimizer_ops lamb = {.name = "shard_lamb",
-                                         .states = 2,
                                          .state_name = {"exp_avg", "exp_avg_sq"},
                                          .describe = describe,
                                          .step = step,
@@ -52,5 +51,5 @@ shard_optimizer *shard_lamb_with(const shard_tensors *parameters, const shard_la
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .adapt_1d = options.adapt_1d,
                                          .state_dtype = options.state_dtype};
     shard_adam_arguments arguments = {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.eps};
-    return shard_optimizer_make(&lamb, parameters, defaults, &arguments, sizeof arguments);
+    return shard_optimizer_make(&lamb, 2, parameters, defaults, &arguments, sizeof arguments);
 }

@@ -33,9 +33,8 @@ static char *describe(const void *settings)
                         s->sgd.dampening, s->trust_coefficient, s->eps, shard_word(s->sgd.nesterov));
 }
 
-static const shard_optimizer_ops plain = {.name = "shard_lars", .describe = describe, .step = step, .trust = trust};
-static const shard_optimizer_ops with_momentum = {
-    .name = "shard_lars", .states = 1, .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .trust = trust};
+static const shard_optimizer_ops lars = {
+    .name = "shard_lars", .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .trust = trust};
 
 static shard_status check(const shard_lars_options *s)
 {
@@ -58,5 +57,5 @@ shard_optimizer *shard_lars_with(const shard_tensors *parameters, const shard_la
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .adapt_1d = options.adapt_1d,
                                          .state_dtype = options.state_dtype};
     lars_settings settings = {{options.momentum, options.dampening, options.nesterov}, options.trust_coefficient, options.eps};
-    return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &settings, sizeof settings);
+    return shard_optimizer_make(&lars, options.momentum > 0, parameters, defaults, &settings, sizeof settings);
 }

@@ -58,7 +58,7 @@ bool shard_valid_settings(int count, const double *settings)
     return true;
 }
 
-shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
+shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, int states, const shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, const void *settings, size_t settings_size)
 {
     if (!parameters)
@@ -68,7 +68,7 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shar
     shard_optimizer *optimizer = shard_calloc(1, sizeof *optimizer);
     if (!optimizer)
         return NULL;
-    *optimizer = (shard_optimizer){.ops = ops, .defaults = defaults};
+    *optimizer = (shard_optimizer){.ops = ops, .states = states, .defaults = defaults};
     optimizer->settings = shard_calloc(1, settings_size);
     optimizer->parameters = shard_tensors_create();
     if (optimizer->settings)

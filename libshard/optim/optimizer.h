@@ -48,8 +48,7 @@ typedef shard_status shard_optimizer_step(const shard_optimizer *, shard_device 
 
 typedef struct shard_optimizer_ops {
     const char *name;
-    int states;
-    int row_states; /* the first ones of them, which have one number for each row of a matrix (rowwise.c) */
+    int row_states; /* the first states, which have one number for each row of a matrix (rowwise.c) */
     const char *state_name[SHARD_OPTIMIZER_STATES];
     /* The optimizer's settings in one line, which ranks compare and the caller frees; NULL with the error set. */
     char *(*describe)(const void *settings);
@@ -90,6 +89,7 @@ struct shard_optimizer {
     shard_slot **order;
     int64_t ordered, order_capacity;
     shard_optimizer_defaults defaults;
+    int states; /* of a parameter, of those that ops names, apart from the compensation */
     shard_param_group_options *groups; /* the first one has the defaults */
     int64_t group_count, group_capacity;
     shard_tensor *grad_scale; /* NULL until it is needed */
@@ -121,8 +121,8 @@ static inline const char *shard_word(bool flag)
 /* Whether all are finite numbers, and none is negative. */
 bool shard_valid_settings(int count, const double *settings);
 
-/* Makes an optimizer, with a copy of the settings, which are valid. NULL with the error set. */
-shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, const shard_tensors *parameters,
+/* Makes an optimizer with the first `states` of ops, and a copy of the settings, which are valid. NULL with the error set. */
+shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, int states, const shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, const void *settings, size_t settings_size);
 
 /* ARGUMENT in the name of the public function if Adam's settings are out of range. */

@@ -33,10 +33,9 @@ shard_status shard_check_precision(const char *function, const shard_optimizer_d
 
 static shard_dtype state_type(const shard_optimizer *optimizer, shard_dtype value, int state)
 {
-    const shard_optimizer_ops *ops = optimizer->ops;
-    if (value == SHARD_FLOAT64 || state >= ops->states)
+    if (value == SHARD_FLOAT64 || state >= optimizer->states)
         return value;
-    if (state < ops->row_states)
+    if (state < optimizer->ops->row_states)
         return SHARD_FLOAT32;
     return optimizer->defaults.state_dtype < 0 ? value : (shard_dtype)optimizer->defaults.state_dtype;
 }
@@ -44,7 +43,7 @@ static shard_dtype state_type(const shard_optimizer *optimizer, shard_dtype valu
 shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard_dtype value)
 {
     shard_update_types types = shard_update_types_of(value);
-    for (int s = 0; s < optimizer->ops->states; s++)
+    for (int s = 0; s < optimizer->states; s++)
         types.state[s] = state_type(optimizer, value, s);
     types.stochastic = optimizer->defaults.rounding == SHARD_ROUNDING_STOCHASTIC && value != SHARD_FLOAT64;
     return types;
@@ -53,12 +52,12 @@ shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard
 int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot)
 {
     bool compensates = optimizer->defaults.rounding == SHARD_ROUNDING_KAHAN && is_half(slot->parameter->dtype);
-    return optimizer->ops->states + compensates;
+    return optimizer->states + compensates;
 }
 
 const char *shard_state_name(const shard_optimizer *optimizer, int state)
 {
-    return state < optimizer->ops->states ? optimizer->ops->state_name[state] : "compensation";
+    return state < optimizer->states ? optimizer->ops->state_name[state] : "compensation";
 }
 
 shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot *slot, int state)
@@ -133,7 +132,7 @@ void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *s
     shard_update_types types = shard_optimizer_types(optimizer, slot->parameter->dtype);
     bool rounds = is_half(types.value);
     update->columns = optimizer->ops->row_states ? columns_of(slot->parameter) : 1;
-    for (int s = 0; s < optimizer->ops->states; s++)
+    for (int s = 0; s < optimizer->states; s++)
         rounds = rounds || is_half(types.state[s]);
     if (!types.stochastic || !rounds)
         return;
@@ -148,7 +147,7 @@ shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slo
         void *memory = shard_tensor_memory_to_write(slot->range.state[s]);
         if (!memory)
             return shard_last_status();
-        *(s < optimizer->ops->states ? &update->state[s] : &update->compensation) = memory;
+        *(s < optimizer->states ? &update->state[s] : &update->compensation) = memory;
     }
     return SHARD_OK;
 }
@@ -165,7 +164,7 @@ void shard_update_take_rows(const shard_optimizer *optimizer, const shard_slot *
     int64_t columns = matrix->shape.dim[1], elements = first * columns;
     update->size = count * columns;
     update->value = moved(update->value, elements, matrix->dtype);
-    for (int s = 0; s < optimizer->ops->states; s++)
+    for (int s = 0; s < optimizer->states; s++)
         update->state[s] =
             moved(update->state[s], elements / shard_state_columns(optimizer, slot, s), shard_state_dtype(optimizer, slot, s));
     update->compensation = moved(update->compensation, elements, matrix->dtype);

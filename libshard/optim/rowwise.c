@@ -23,18 +23,17 @@ static char *describe(const void *settings)
 }
 
 static const shard_optimizer_ops adagrad = {.name = "shard_rowwise_adagrad",
-                                            .states = 1,
                                             .row_states = 1,
                                             .state_name = {"sum"},
                                             .describe = describe,
                                             .step = step,
                                             .factors = factors_of};
-#define ADAM(count)                                                                                                              \
-    {                                                                                                                            \
-        .name = "shard_rowwise_adam", .states = count, .row_states = 1, .state_name = {"exp_avg_sq", "exp_avg"},                 \
-        .describe = describe, .step = step, .factors = factors_of                                                                \
-    }
-static const shard_optimizer_ops adam = ADAM(2), adam_without_average = ADAM(1);
+static const shard_optimizer_ops adam = {.name = "shard_rowwise_adam",
+                                         .row_states = 1,
+                                         .state_name = {"exp_avg_sq", "exp_avg"},
+                                         .describe = describe,
+                                         .step = step,
+                                         .factors = factors_of};
 
 shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters, const shard_rowwise_adagrad_options *given)
 {
@@ -47,7 +46,7 @@ shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters, con
                                options.lr, options.eps, options.weight_decay);
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = -1};
     shard_rowwise_arguments arguments = {.eps = options.eps};
-    return shard_optimizer_make(&adagrad, parameters, defaults, &arguments, sizeof arguments);
+    return shard_optimizer_make(&adagrad, 1, parameters, defaults, &arguments, sizeof arguments);
 }
 
 shard_optimizer *shard_rowwise_adam_with(const shard_tensors *parameters, const shard_rowwise_adam_options *given)
@@ -58,6 +57,5 @@ shard_optimizer *shard_rowwise_adam_with(const shard_tensors *parameters, const 
         return NULL;
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};
     shard_rowwise_arguments arguments = {.beta1 = options.beta1, .beta2 = options.beta2, .eps = options.eps, .adam = true};
-    return shard_optimizer_make(options.beta1 > 0 ? &adam : &adam_without_average, parameters, defaults, &arguments,
-                                sizeof arguments);
+    return shard_optimizer_make(&adam, options.beta1 > 0 ? 2 : 1, parameters, defaults, &arguments, sizeof arguments);
 }

@@ -17,13 +17,8 @@ static char *describe(const void *settings)
     return shard_format("momentum %.15g, dampening %.15g, nesterov %s", s->momentum, s->dampening, shard_word(s->nesterov));
 }
 
-static const shard_optimizer_ops plain = {.name = "shard_sgd", .describe = describe, .step = step, .steps_product = true};
-static const shard_optimizer_ops with_momentum = {.name = "shard_sgd",
-                                                  .states = 1,
-                                                  .state_name = {"momentum_buffer"},
-                                                  .describe = describe,
-                                                  .step = step,
-                                                  .steps_product = true};
+static const shard_optimizer_ops sgd = {
+    .name = "shard_sgd", .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .steps_product = true};
 
 shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *given)
 {
@@ -39,6 +34,5 @@ shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: Nesterov momentum needs a momentum, and no dampening");
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};
     shard_sgd_arguments arguments = {options.momentum, options.dampening, options.nesterov};
-    return shard_optimizer_make(options.momentum > 0 ? &with_momentum : &plain, parameters, defaults, &arguments,
-                                sizeof arguments);
+    return shard_optimizer_make(&sgd, options.momentum > 0, parameters, defaults, &arguments, sizeof arguments);
 }
