@@ -6,9 +6,7 @@
 #include "distributed/distributed.h"
 
 #include "comm/function.h"
-#include "comm/majority.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 
 /* ---- shards to one tensor ---- */
@@ -96,43 +94,12 @@ static const shard_node_type gather_type = {.name = "gather", .backward = gather
 
 /* ---- forward ---- */
 
-/* The placement and shape of each rank's shard. */
-typedef struct gather_offer {
-    int64_t along; /* the size along dim, which may differ between ranks */
-    struct {
-        int64_t ndim, dtype, dim, size[SHARD_MAX_DIMS]; /* size[dim] is 0 */
-    } fixed;
-} gather_offer;
-
-static gather_offer make_offer(const shard_tensor *x, int dim)
+/* Shards that can be joined differ in their sizes along dim alone. */
+static void require_fitting_shards(const shard_tensor *x, int dim)
 {
-    gather_offer offer = {.along = x->shape.dim[dim], .fixed = {.ndim = x->shape.ndim, .dtype = (int64_t)x->dtype, .dim = dim}};
-    for (int d = 0; d < x->shape.ndim; d++)
-        offer.fixed.size[d] = d == dim ? 0 : x->shape.dim[d];
-    return offer;
-}
-
-static shard_shape offered_shape(const gather_offer *offer)
-{
-    shard_shape shape = {.ndim = (int)offer->fixed.ndim};
-    for (int d = 0; d < shape.ndim; d++)
-        shape.dim[d] = d == offer->fixed.dim ? offer->along : offer->fixed.size[d];
-    return shape;
-}
-
-/* Whether the ranks' shards can be joined; the result is the same on all ranks. */
-static bool offers_fit(const gather_offer *offers, const shard_group *group)
-{
-    shard_majority found;
-    if (!shard_find_majority(group, &offers->fixed, sizeof offers->fixed, sizeof *offers, &found))
-        return true;
-    const gather_offer *odd = &offers[found.odd], *usual = &offers[found.usual];
-    shard_shape shapes[] = {offered_shape(odd), offered_shape(usual)};
-    shard_error(SHARD_ERROR_MISMATCH, "shard_gather_from_group: rank %d has %s %s along %" PRId64 ", %s %s %s along %" PRId64,
-                shard_group_world_rank(group, found.odd), shard_dtype_name((shard_dtype)odd->fixed.dtype),
-                shard_shape_text(&shapes[0]), odd->fixed.dim, found.usual_ranks,
-                shard_dtype_name((shard_dtype)usual->fixed.dtype), shard_shape_text(&shapes[1]), usual->fixed.dim);
-    return false;
+    shard_shape shape = x->shape;
+    shape.dim[dim] = -1;
+    shard_require_identical("shards %s %s along %d", shard_dtype_name(x->dtype), shard_shape_text(&shape), dim);
 }
 
 static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
@@ -142,19 +109,19 @@ static bool may_gather(shard_tensor *x, int dim, const shard_group *group)
     return shard_refuse_group("shard_gather_from_group", x, shard_is_split(x, dim));
 }
 
-/* The range of each shard along dim, and the whole shape; the result is identical on all ranks. */
-static shard_status add_up(const gather_offer *offers, int size, int dim, shard_range *ranges, shard_shape *whole)
+/* The range of each shard along dim, by their sizes, and the whole shape; the result is identical on all ranks. */
+static shard_status add_up(const int64_t *sizes, int size, int dim, shard_range *ranges, shard_shape *whole)
 {
     whole->dim[dim] = 0;
     for (int i = 0; i < size; i++) {
-        ranges[i] = (shard_range){.start = whole->dim[dim], .size = offers[i].along};
+        ranges[i] = (shard_range){.start = whole->dim[dim], .size = sizes[i]};
         if (__builtin_add_overflow(whole->dim[dim], ranges[i].size, &whole->dim[dim]))
             return shard_error(SHARD_ERROR_MEMORY, "shard_gather_from_group: the ranks' sizes along dimension %d overflow", dim);
     }
     return SHARD_OK;
 }
 
-static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer *offers, shard_group *group)
+static shard_tensor *gather_sizes(shard_tensor *x, int dim, const int64_t *sizes, shard_group *group)
 {
     int size = shard_group_size(group);
     gather_context *context = shard_calloc(1, sizeof *context + (size_t)size * sizeof context->ranges[0]);
@@ -163,7 +130,7 @@ static shard_tensor *gather_offered(shard_tensor *x, int dim, const gather_offer
     *context = (gather_context){.dim = dim, .group = group};
     shard_shape whole = x->shape;
     shard_tensor *y = NULL;
-    if (add_up(offers, size, dim, context->ranges, &whole) == SHARD_OK)
+    if (add_up(sizes, size, dim, context->ranges, &whole) == SHARD_OK)
         y = shard_gather_parts(x, whole, dim, context->ranges, group);
     shard_node *node = shard_record(&gather_type, y, SHARD_INPUTS(x), 0);
     if (!node) {
@@ -184,10 +151,11 @@ shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *gro
     int size = shard_group_size(group);
     if (size == 1)
         return shard_reshape(x, x->shape);
-    gather_offer mine = make_offer(x, dim), *offers = shard_calloc((size_t)size, sizeof *offers);
+    int64_t *sizes = shard_calloc((size_t)size, sizeof *sizes);
     shard_tensor *y = NULL;
-    if (shard_group_exchange(group, &mine, sizeof mine, offers) == SHARD_OK && offers_fit(offers, group))
-        y = gather_offered(x, dim, offers, group);
-    free(offers);
+    require_fitting_shards(x, dim);
+    if (shard_group_exchange(group, &x->shape.dim[dim], sizeof *sizes, sizes) == SHARD_OK)
+        y = gather_sizes(x, dim, sizes, group);
+    free(sizes);
     return y;
 }

@@ -3,7 +3,6 @@
 
 #include "base/options.h"
 #include "comm/function.h"
-#include "comm/majority.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,10 +11,10 @@
 
 enum { NAME_BYTES = 16, TEXT_BYTES = 128 };
 
-/* The axes that a rank asks for; exchanged, so without pointers. */
+/* The axes that a rank asks for. */
 typedef struct grid {
-    int32_t axes;
-    int32_t size[SHARD_MESH_AXES];
+    int axes;
+    int size[SHARD_MESH_AXES];
     char name[SHARD_MESH_AXES][NAME_BYTES];
 } grid;
 
@@ -98,22 +97,11 @@ static shard_status fit_to_world(grid *wanted, int world)
                            "shard_mesh_create: %s: groups of %" PRId64 " do not divide the world's %d ranks",
                            grid_text(wanted, text), known, world);
     if (open >= 0)
-        wanted->size[open] = (int32_t)(world / known);
+        wanted->size[open] = (int)(world / known);
     else if (known != world)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_mesh_create: %s is not the world's size, %d", grid_text(wanted, text),
                            world);
     return SHARD_OK;
-}
-
-/* Checks that all ranks have the same grid. The result is the same on every rank. */
-static shard_status compare_grids(const grid *grids)
-{
-    char text[2][TEXT_BYTES];
-    shard_majority found;
-    if (!shard_find_majority(shard_world(), grids, sizeof *grids, sizeof *grids, &found))
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_MISMATCH, "shard_mesh_create: rank %d asks for %s, %s for %s", found.odd,
-                       grid_text(&grids[found.odd], text[0]), found.usual_ranks, grid_text(&grids[found.usual], text[1]));
 }
 
 /* A group of all ranks is the world itself: an error of one rank breaks that one for none of them. */
@@ -141,19 +129,15 @@ static shard_status make_groups_of(shard_mesh *mesh, int axis, int rank)
     return shard_last_status();
 }
 
-/* Joint over the world. */
+/* Joint over the world. All ranks need the same grid: that of each rank may fit, and its groups meet those of another one. */
 static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *options)
 {
+    char text[TEXT_BYTES];
     shard_group *world = shard_world();
-    int size = shard_group_size(world);
-    grid *grids = shard_calloc((size_t)size, sizeof *grids);
-    shard_status status = mesh && grids ? read_options(options, &mesh->grid) : shard_last_status();
-    if (status == SHARD_OK)
-        status = fit_to_world(&mesh->grid, size);
-    status = status == SHARD_OK ? shard_group_exchange(world, &mesh->grid, sizeof *grids, grids) : shard_group_fail(world);
-    if (status == SHARD_OK)
-        status = compare_grids(grids);
-    free(grids);
+    if (mesh && read_options(options, &mesh->grid) == SHARD_OK &&
+        fit_to_world(&mesh->grid, shard_group_size(world)) == SHARD_OK)
+        shard_require_identical("%s", grid_text(&mesh->grid, text));
+    shard_status status = shard_agree(world);
     for (int axis = 0; status == SHARD_OK && axis < mesh->grid.axes; axis++)
         status = make_groups_of(mesh, axis, shard_group_rank(world));
     return status;
