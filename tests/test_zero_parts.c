@@ -112,7 +112,7 @@ static void deals_evenly(shard_group *world, void *context)
                 check_aligned(slot->range.tensor->leaf->grad);
                 check_aligned(slot->range.state[0]);
             }
-            shard_range mine = {slot->range.start, shard_numel(slot->range.tensor)}, all[size];
+            shard_range mine = {shard_range_start(slot->range.tensor), shard_numel(slot->range.tensor)}, all[size];
             check_ok(shard_group_exchange(world, &mine, sizeof mine, all));
             int64_t covered = 0;
             for (int rank = 0; rank < size && slot->parameter->requires_grad; rank++) {

@@ -11,16 +11,12 @@ static shard_gradient_source *source_of(const shard_slot *slot)
     return shard_slot_has_gradient(slot) ? shard_source_of_matrix(slot->range.tensor->leaf->grad) : NULL;
 }
 
-static int64_t columns_of(const shard_slot *slot)
-{
-    return slot->parameter->shape.ndim == 2 ? slot->parameter->shape.dim[1] : 1;
-}
-
 /* The rows of this rank's matrix, or the elements of its bias, that the local range is. */
 static shard_range rows_of(const shard_slot *slot)
 {
-    int64_t columns = columns_of(slot);
-    return (shard_range){.start = slot->range.start / columns, .size = shard_numel(slot->range.tensor) / columns};
+    const shard_tensor *range = slot->range.tensor;
+    int64_t columns = shard_columns_of(slot->parameter);
+    return (shard_range){.start = shard_range_start(range) / columns, .size = shard_numel(range) / columns};
 }
 
 bool shard_slot_is_deferred(const shard_optimizer *optimizer, const shard_slot *slot)
@@ -74,7 +70,7 @@ static shard_status step_listed_rows(void *context, shard_device *device, const 
     const rows_step *s = context;
     shard_update update = *s->update;
     update.gradient = gradient;
-    update.columns = columns_of(s->slot);
+    update.columns = shard_columns_of(s->slot->parameter);
     update.size = rows->count * update.columns;
     update.rows = rows->row;
     update.row0 = rows_of(s->slot).start;
@@ -90,7 +86,7 @@ static void add_updated(shard_row_receiver *receiver, const void *memory, int64_
 /* States of a number for each row are left out: they are few bytes. */
 static void list_updated(shard_row_receiver *receiver, const rows_step *s)
 {
-    int64_t columns = columns_of(s->slot);
+    int64_t columns = shard_columns_of(s->slot->parameter);
     add_updated(receiver, s->update->value, columns, s->types.value);
     add_updated(receiver, s->update->compensation, columns, s->types.value);
     for (int i = s->optimizer->ops->row_states; i < s->optimizer->states; i++)
@@ -146,8 +142,8 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
     shard_device *device = shard_device_of(matrix);
     shard_range rows = rows_of(slot);
     size_t bytes = (size_t)rows.size * sizeof(double);
-    rows_sum context = {rows.start, columns_of(slot), power, shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes),
-                        shard_head_wide(matrix->dtype)};
+    rows_sum context = {rows.start, shard_columns_of(slot->parameter), power,
+                        shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes), shard_head_wide(matrix->dtype)};
     const shard_row_receiver receiver = {
         .take = sum_rows, .take_list = device->lists_rows ? sum_listed_rows : NULL, .context = &context};
     shard_status status = context.sums ? device->ops->zero(device, context.sums, bytes) : shard_last_status();
@@ -161,7 +157,7 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
 
 shard_status shard_slot_clip_deferred(const shard_slot *slot, double bound, const double *scale)
 {
-    return shard_source_clip_value(slot->range.tensor->leaf->grad, columns_of(slot), bound, scale);
+    return shard_source_clip_value(slot->range.tensor->leaf->grad, shard_columns_of(slot->parameter), bound, scale);
 }
 
 shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot)

@@ -72,7 +72,7 @@ static shard_status keep_state(const shard_optimizer *optimizer, const shard_slo
     shard_device *device = shard_device_of(range->tensor);
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
         size_t bytes = shard_tensor_bytes(range->state[s]), element = shard_dtype_size(range->state[s]->dtype);
-        size_t start = (size_t)(range->start / shard_state_columns(optimizer, slot, s)) * element;
+        size_t start = (size_t)(shard_range_start(range->tensor) / shard_state_columns(optimizer, slot, s)) * element;
         if (bytes == 0)
             continue;
         const char *from = shard_tensor_memory(whole->state[s]);
@@ -85,18 +85,17 @@ static shard_status keep_state(const shard_optimizer *optimizer, const shard_slo
 }
 
 /* The range of the slot's parameter, if the slot does not have it. */
-static shard_tensor *new_range(const shard_slot *slot, int64_t *start)
+static shard_tensor *new_range(const shard_slot *slot)
 {
-    shard_tensor *local = shard_engine_local(slot->parameter, start);
+    shard_tensor *local = shard_leaf_of(slot->parameter)->grad_range;
     return local == slot->range.tensor ? NULL : local;
 }
 
 static shard_status check_new(const shard_optimizer *optimizer, const shard_slot *slot)
 {
-    int64_t start;
-    const shard_tensor *range = new_range(slot, &start);
+    const shard_tensor *range = new_range(slot);
     if (range)
-        SHARD_TRY(shard_check_rows(optimizer, slot, range, start));
+        SHARD_TRY(shard_check_rows(optimizer, slot, range));
     if (!range || !shard_slot_is_listed(slot))
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT,
@@ -110,13 +109,12 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
     bool any = false;
     for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = &optimizer->slots[i];
-        int64_t start;
-        shard_tensor *local = new_range(slot, &start);
+        shard_tensor *local = new_range(slot);
         if (!local)
             continue;
         whole[i] = slot->range;
         any |= whole[i].state[0] != NULL;
-        slot->range = (shard_local_range){.tensor = shard_tensor_ref(local), .start = start};
+        slot->range = (shard_local_range){.tensor = shard_tensor_ref(local)};
         shard_engine_unref(slot->engine);
         slot->engine = shard_engine_ref(shard_engine_of(slot->parameter));
     }
@@ -131,10 +129,10 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
 
 shard_status shard_optimizer_follow(shard_optimizer *optimizer)
 {
-    int64_t changed = 0, start;
+    int64_t changed = 0;
     for (int64_t i = 0; i < optimizer->count; i++) {
         SHARD_TRY(check_new(optimizer, &optimizer->slots[i]));
-        changed += new_range(&optimizer->slots[i], &start) != NULL;
+        changed += new_range(&optimizer->slots[i]) != NULL;
     }
     if (changed == 0)
         return shard_optimizer_put_in_order(optimizer);

@@ -38,7 +38,7 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
                                                             .group = optimizer->group_count - 1,
                                                             .step = step,
                                                             .range.tensor = shard_tensor_ref(parameter)};
-        SHARD_TRY(shard_check_rows(optimizer, &optimizer->slots[optimizer->count - 1], parameter, 0));
+        SHARD_TRY(shard_check_rows(optimizer, &optimizer->slots[optimizer->count - 1], parameter));
     }
     return SHARD_OK;
 }

@@ -18,11 +18,17 @@ enum { SHARD_SLOT_STATES = SHARD_OPTIMIZER_STATES + 1 };
 
 typedef struct shard_local_range {
     shard_tensor *tensor; /* a leaf with its gradient: the parameter itself, or a range of its elements, row-major */
-    int64_t start;        /* the first element of the range in this rank's parameter */
     /* The range's optimizer state, shard_slot_states of them: of as many elements, or one for each row; NULL until it is
      * needed. */
     shard_tensor *state[SHARD_SLOT_STATES];
 } shard_local_range;
+
+/* The first element of a range's tensor in this rank's parameter. */
+static inline int64_t shard_range_start(const shard_tensor *range)
+{
+    const shard_flat_range *flat = shard_flat_range_of(range);
+    return flat ? flat->start : 0;
+}
 
 typedef struct shard_slot {
     const char *name;
@@ -158,6 +164,8 @@ shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard
 int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot);
 const char *shard_state_name(const shard_optimizer *optimizer, int state);
 shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot *slot, int state);
+/* Elements of a row of a parameter; of one with fewer than two dimensions, 1. */
+int64_t shard_columns_of(const shard_tensor *parameter);
 /* Elements of the parameter for each element of the state: 1, or a row. */
 int64_t shard_state_columns(const shard_optimizer *optimizer, const shard_slot *slot, int state);
 /* Sets what an update of `slot` needs for its rows and its rounding. */
@@ -168,7 +176,7 @@ shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slo
 void shard_update_take_rows(const shard_optimizer *optimizer, const shard_slot *slot, int64_t first, int64_t count,
                             shard_update *update);
 /* UNSUPPORTED for a parameter, or a local range of it, whose rows several ranks have parts of, if state is by rows. */
-shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range, int64_t start);
+shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range);
 
 /* ---- runs.c ---- */
 

@@ -67,8 +67,7 @@ shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot
 
 /* ---- rows ---- */
 
-/* Elements of a row of a parameter; of one with fewer than two dimensions, 1. */
-static int64_t columns_of(const shard_tensor *parameter)
+int64_t shard_columns_of(const shard_tensor *parameter)
 {
     int64_t columns = shard_shape_product(&parameter->shape, 1, parameter->shape.ndim);
     return parameter->shape.ndim > 1 && columns > 0 ? columns : 1;
@@ -76,14 +75,14 @@ static int64_t columns_of(const shard_tensor *parameter)
 
 int64_t shard_state_columns(const shard_optimizer *optimizer, const shard_slot *slot, int state)
 {
-    return state < optimizer->ops->row_states ? columns_of(slot->parameter) : 1;
+    return state < optimizer->ops->row_states ? shard_columns_of(slot->parameter) : 1;
 }
 
-shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range, int64_t start)
+shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range)
 {
     const shard_tensor *parameter = slot->parameter;
     const shard_placement *placement = &parameter->placement;
-    int64_t columns = columns_of(parameter);
+    int64_t columns = shard_columns_of(parameter), start = shard_range_start(range);
     if (optimizer->ops->row_states == 0 || parameter->shape.ndim < 2)
         return SHARD_OK;
     if (placement->kind == SHARD_SPLIT && placement->dim != 0)
@@ -115,14 +114,15 @@ static shard_update_place place_of(const shard_slot *slot)
 {
     const shard_tensor *parameter = slot->parameter;
     const shard_placement *placement = &parameter->placement;
+    int64_t from = shard_range_start(slot->range.tensor);
     if (placement->kind != SHARD_SPLIT)
-        return (shard_update_place){.first = slot->range.start};
+        return (shard_update_place){.first = from};
     int64_t inner = shard_shape_product(&parameter->shape, placement->dim + 1, parameter->shape.ndim);
     int64_t start = placement->start * inner;
     if (shard_shape_product(&parameter->shape, 0, placement->dim) == 1)
-        return (shard_update_place){.first = start + slot->range.start};
+        return (shard_update_place){.first = start + from};
     return (shard_update_place){.first = start,
-                                .offset = slot->range.start,
+                                .offset = from,
                                 .width = parameter->shape.dim[placement->dim] * inner,
                                 .pitch = placement->whole * inner};
 }
@@ -131,7 +131,7 @@ void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *s
 {
     shard_update_types types = shard_optimizer_types(optimizer, slot->parameter->dtype);
     bool rounds = is_half(types.value);
-    update->columns = optimizer->ops->row_states ? columns_of(slot->parameter) : 1;
+    update->columns = optimizer->ops->row_states ? shard_columns_of(slot->parameter) : 1;
     for (int s = 0; s < optimizer->states; s++)
         rounds = rounds || is_half(types.state[s]);
     if (!types.stochastic || !rounds)

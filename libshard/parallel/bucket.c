@@ -353,12 +353,12 @@ static shard_tensor *view_local(const shard_unit *unit, shard_storage *local, sh
 static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry)
 {
     shard_range local = shard_unit_local(unit, (shard_range){.start = entry->start, .size = entry->size});
-    entry->local_start = local.size ? local.start - entry->start : 0;
+    int64_t start = local.size ? local.start - entry->start : 0;
     entry->local = view_local(unit, unit->local_values, unit->values, local);
     if (!entry->local)
         return shard_last_status();
     SHARD_TRY(shard_tensor_set_flat_range(entry->local, &(shard_flat_range){.group = unit->group,
-                                                                            .start = entry->local_start,
+                                                                            .start = start,
                                                                             .shape = entry->parameter->shape,
                                                                             .placement = entry->parameter->placement}));
     entry->local->requires_grad = true;

@@ -30,10 +30,7 @@ typedef struct shard_bucket_entry {
     const shard_tensor *deferred_with;
     int owner;               /* with whole_parameters: the rank whose range has the parameter */
     int64_t start, size;     /* the parameter's elements of the unit */
-    /* In a partitioned bucket: the parameter's local range, a leaf with its gradient, and its first element in the
-     * parameter. */
-    shard_tensor *local;
-    int64_t local_start;
+    shard_tensor *local;     /* in a partitioned bucket: the parameter's local range, a leaf with its gradient */
     bool ready;    /* its gradient is complete */
     double factor; /* times which its gradient is this rank's summand */
 } shard_bucket_entry;

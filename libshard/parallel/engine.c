@@ -354,15 +354,6 @@ bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucke
     return entry && entry->bucket == bucket;
 }
 
-shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start)
-{
-    const shard_bucket_entry *entry = entry_of(parameter);
-    if (!entry || !entry->local)
-        return NULL;
-    *start = entry->local_start;
-    return entry->local;
-}
-
 int64_t shard_engine_buckets(const shard_engine *engine)
 {
     return engine->buckets.count;

@@ -1,7 +1,7 @@
 /*
  * Engines: average gradients over replica groups while backward runs, and partition optimizer state, gradients and values
  * over the groups, by a partition level. An engine has parameters and does not depend on an optimizer: an optimizer
- * updates each parameter's local range (shard_engine_local), then the engine publishes it. A parameter belongs to one
+ * updates each parameter's local range (shard_leaf.grad_range), then the engine publishes it. A parameter belongs to one
  * engine at most. As the Reducer of torch's DistributedDataParallel, and FSDP2's fully_shard.
  */
 #ifndef SHARD_PARALLEL_ENGINE_H
@@ -34,9 +34,6 @@ shard_status shard_engine_partition(shard_engine *engine, shard_bucket_options o
 shard_partition_level shard_engine_level(const shard_engine *engine);
 /* The engine that a parameter belongs to; NULL: none. */
 shard_engine *shard_engine_of(const shard_tensor *parameter);
-/* The local range of a partitioned parameter, a leaf with its gradient, and its first element; NULL: this rank updates
- * the whole parameter. */
-shard_tensor *shard_engine_local(const shard_tensor *parameter, int64_t *start);
 /* Whether backward averages the parameter's gradient: an engine has it, and sync is on. *identity: the same for its replicas. */
 bool shard_engine_averages(const shard_tensor *parameter, uint64_t *identity);
 bool shard_engine_is_in(const shard_tensor *parameter, const shard_bucket *bucket);
