@@ -39,24 +39,31 @@ shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *n
 
 /* ---- the parameters of each bucket ---- */
 
-static int largest_first(const void *a, const void *b)
+static int by_index(const void *a, const void *b)
 {
-    const shard_bucket_entry *x = *(shard_bucket_entry *const *)a, *y = *(shard_bucket_entry *const *)b;
-    if (x->size != y->size)
-        return x->size > y->size ? -1 : 1;
+    const shard_bucket_entry *x = a, *y = b;
     return (x->index > y->index) - (x->index < y->index);
 }
 
-/* The number of elements that each rank of a group has so far: in earlier buckets, and of the first `count` sorted. */
-static void add_loads(const shard_buckets *buckets, shard_bucket_entry *const *sorted, int64_t count, const shard_group *group,
-                      int64_t *load)
+/* By groups, in any order, as ranks have loads for each; large ones first in a group. */
+static int largest_first(const void *a, const void *b)
 {
+    const shard_bucket_entry *x = a, *y = b;
+    uintptr_t group = (uintptr_t)shard_parameter_group(x->parameter), other = (uintptr_t)shard_parameter_group(y->parameter);
+    if (group != other)
+        return group < other ? -1 : 1;
+    if (x->size != y->size)
+        return x->size > y->size ? -1 : 1;
+    return by_index(a, b);
+}
+
+/* load [ranks of group] = the number of elements that each rank has in earlier buckets. */
+static void count_loads(const shard_buckets *buckets, const shard_group *group, int64_t *load)
+{
+    memset(load, 0, (size_t)shard_group_size(group) * sizeof *load);
     for (int64_t b = 0; b < buckets->count; b++)
         for (int64_t i = 0; i < buckets->all[b]->count && buckets->all[b]->unit->group == group; i++)
             load[buckets->all[b]->entries[i].owner] += buckets->all[b]->entries[i].size;
-    for (int64_t i = 0; i < count; i++)
-        if (shard_parameter_group(sorted[i]->parameter) == group)
-            load[sorted[i]->owner] += sorted[i]->size;
 }
 
 /* Whether the entry may be the bias of the matrix. */
@@ -109,30 +116,28 @@ static void choose_deferred(shard_bucket_entry *candidates, int64_t count, const
  * lowest rank. */
 static shard_status choose_owners(const shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count)
 {
-    shard_bucket_entry **sorted = shard_calloc((size_t)count, sizeof *sorted);
-    shard_status status = sorted ? SHARD_OK : shard_last_status();
-    for (int64_t i = 0; i < count && sorted; i++)
-        sorted[i] = &candidates[i];
-    if (count && sorted)
-        qsort(sorted, (size_t)count, sizeof *sorted, largest_first);
-    for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
-        shard_group *group = shard_parameter_group(sorted[i]->parameter);
-        int ranks = shard_group_size(group);
-        int64_t *load = shard_calloc((size_t)ranks, sizeof *load);
-        if (load)
-            add_loads(buckets, sorted, i, group, load);
-        else
-            status = shard_last_status();
-        for (int rank = 1; rank < ranks && load; rank++)
-            sorted[i]->owner = load[rank] < load[sorted[i]->owner] ? rank : sorted[i]->owner;
-        free(load);
+    int64_t *load = shard_calloc((size_t)shard_group_size(shard_world()), sizeof *load);
+    const shard_group *before = NULL;
+    if (!load)
+        return shard_last_status();
+    qsort(candidates, (size_t)count, sizeof *candidates, largest_first);
+    for (int64_t i = 0; i < count; i++) {
+        shard_bucket_entry *entry = &candidates[i];
+        const shard_group *group = shard_parameter_group(entry->parameter);
+        if (group != before)
+            count_loads(buckets, group, load);
+        before = group;
+        for (int rank = 1; rank < shard_group_size(group); rank++)
+            entry->owner = load[rank] < load[entry->owner] ? rank : entry->owner;
+        load[entry->owner] += entry->size;
     }
+    free(load);
+    qsort(candidates, (size_t)count, sizeof *candidates, by_index);
     for (int64_t i = 0; i < count; i++) /* deferred gradients of both are computed on one rank */
         for (int64_t j = 0; j < count && candidates[i].deferred_with; j++)
             if (candidates[j].parameter == candidates[i].deferred_with)
                 candidates[i].owner = candidates[j].owner;
-    free(sorted);
-    return status;
+    return SHARD_OK;
 }
 
 /* A full bucket ends at the end of a module, unless that is far. The result is the same on all ranks that have a shard of
@@ -416,6 +421,7 @@ shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candi
                                const shard_bucket_options *options)
 {
     int64_t from = buckets->count;
+    qsort(candidates, (size_t)count, sizeof *candidates, by_index);
     choose_deferred(candidates, count, options);
     if (options->level && options->whole_parameters)
         SHARD_TRY(choose_owners(buckets, candidates, count));

@@ -76,8 +76,8 @@ shard_status shard_bucket_options_set(shard_bucket_options *options, const char 
 /* Makes an entry without a bucket. */
 shard_bucket_entry shard_bucket_candidate(shard_tensor *parameter, const char *name, int64_t index);
 
-/* Moves the candidates' parameters into new buckets and adds these to `buckets`. Collective over the parameters'
- * replica groups. */
+/* Moves the candidates' parameters into new buckets and adds these to `buckets`; sorts the candidates. Collective over the
+ * parameters' replica groups. */
 shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,
                                const shard_bucket_options *options);
 

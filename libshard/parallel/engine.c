@@ -169,15 +169,6 @@ static void publish(shard_bucket *bucket)
         bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
 }
 
-/* Called while backward computes the gradients of the buckets before this one. */
-static void update(shard_bucket *bucket)
-{
-    const shard_engine *engine = bucket->engine;
-    engine->reduced(bucket, engine->reduced_context);
-    if (bucket->updated)
-        publish(bucket);
-}
-
 /* Waits for the collectives that were started. */
 static void end(shard_bucket *bucket)
 {
@@ -193,8 +184,11 @@ static void end(shard_bucket *bucket)
     if (unit->local_gradients)
         shard_storage_release(unit->gradients);
     bool stays = bucket->defers && source_of(&bucket->entries[0]); /* until the optimizer's step */
-    if (status == SHARD_OK && engine->reduced && !engine->local && !stays)
-        update(bucket);
+    if (status != SHARD_OK || !engine->reduced || engine->local || stays)
+        return;
+    engine->reduced(bucket, engine->reduced_context); /* while backward computes the gradients of the buckets before this one */
+    if (bucket->updated)
+        publish(bucket);
 }
 
 /* If something follows each reduction, at most one is under way when the next one is started; else all may be. */
@@ -448,14 +442,7 @@ shard_status shard_engine_add(shard_engine *engine, const shard_tensors *paramet
     return status;
 }
 
-static int by_index(const void *a, const void *b)
-{
-    const shard_bucket_entry *x = a, *y = b;
-    return (x->index > y->index) - (x->index < y->index);
-}
-
-/* Removes the parameters from all buckets, and returns *count of them in the order in which they were added. NULL with the
- * error set. */
+/* Removes the parameters from all buckets, and returns *count of them. NULL with the error set. */
 static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
 {
     int64_t most = 0;
@@ -476,8 +463,6 @@ static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
         give_up(bucket);
     }
     engine->buckets.count = 0;
-    if (*count)
-        qsort(entries, (size_t)*count, sizeof *entries, by_index);
     return entries;
 }
 
