@@ -22,7 +22,6 @@ CIRCLES = {
     ("base", "error", "kept_error"),
     ("checkpoint", "metadata", "safetensors"),
     ("device", "head", "head_prepared", "head_sweep"),
-    ("optim", "optimizer", "zero"),
     ("tensor", "leaf", "scope", "tensor"),
 }
 VENDORS = {  # header: the folder that may include it

@@ -80,12 +80,18 @@ shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shar
     return on_replay(optimizer, slot, count_step, -1, 0) ? SHARD_OK : shard_last_status();
 }
 
-const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optimizer, const shard_slot *slot)
+/* Updates with the same settings and step, now and at each replay, have the same factors. */
+shard_status shard_optimizer_capture_factors(shard_optimizer *optimizer, shard_run *runs, int64_t last)
 {
-    return on_replay(optimizer, slot, find_factors, -1, sizeof(shard_step_factors));
-}
-
-shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like)
-{
-    return on_replay(optimizer, slot, check_steps, like - optimizer->slots, 0) ? SHARD_OK : shard_last_status();
+    const shard_slot *slot = runs[last].slot;
+    shard_update *update = &runs[last].update;
+    for (int64_t i = 0; i < last; i++) {
+        const shard_update *other = &runs[i].update;
+        if (runs[i].slot->group != slot->group || other->weight_decay != update->weight_decay || other->step != update->step)
+            continue;
+        update->factors = other->factors;
+        return on_replay(optimizer, slot, check_steps, runs[i].slot - optimizer->slots, 0) ? SHARD_OK : shard_last_status();
+    }
+    update->factors = on_replay(optimizer, slot, find_factors, -1, sizeof(shard_step_factors));
+    return update->factors ? SHARD_OK : shard_last_status();
 }

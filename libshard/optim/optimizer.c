@@ -1,6 +1,5 @@
 /* The common code of all optimizers: parameters, their groups, their state. */
 #include "optim/optimizer.h"
-#include "optim/zero.h"
 
 #include "base/options.h"
 #include "comm/function.h"
@@ -233,7 +232,9 @@ static shard_status mark_flat_range(shard_tensor *like, const shard_flat_range *
     return shard_tensor_set_flat_range(like, &range);
 }
 
-shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
+/* A tensor of that dtype in that memory for the range's elements, or for its rows of `columns` elements. With storage NULL it is
+ * zeros, whose memory is allocated when it is first needed. */
+static shard_tensor *make_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
                                size_t offset)
 {
     shard_tensor *like = shard_keep(make_rows(range, dtype, columns));
@@ -274,7 +275,7 @@ shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dt
     for (int64_t i = 0; i < count; i++) {
         size_t element = (runs[i].array[0]->offset - first->offset) / value;
         runs[i].made =
-            status == SHARD_OK ? shard_range_like(&runs[i].slot->range, dtype, columns, storage, element * size) : NULL;
+            status == SHARD_OK ? make_like(&runs[i].slot->range, dtype, columns, storage, element * size) : NULL;
         status = runs[i].made ? SHARD_OK : shard_last_status();
     }
     shard_storage_unref(storage);

@@ -11,6 +11,7 @@
 #include <shard/optim.h>
 
 #include "autograd/deferred.h"
+#include "distributed/identical.h"
 #include "parallel/engine.h"
 
 /* State tensors of a parameter, at most: those of the device's step, then the compensation. */
@@ -254,24 +255,31 @@ void shard_slot_evict_gradient(const shard_slot *slot);
 
 /* Makes each replay count a step of the slot's parameter. */
 shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shard_slot *slot);
-/* Device memory with the factors of the slot's step, which each replay sets; NULL with the error set. */
-const shard_step_factors *shard_optimizer_capture_factors(shard_optimizer *optimizer, const shard_slot *slot);
-/* Makes the slot use the factors of `like`, which is at the same step. A replay fails if their steps differ then. */
-shard_status shard_optimizer_capture_same_factors(shard_optimizer *optimizer, const shard_slot *slot, const shard_slot *like);
+/* Sets the factors of runs[last] to device memory that each replay sets: that of a run before with the same ones, if there is
+ * one. A replay fails if the steps of both differ then. */
+shard_status shard_optimizer_capture_factors(shard_optimizer *optimizer, shard_run *runs, int64_t last);
 
-/* A tensor of that dtype in that memory for the range's elements, or for its rows of `columns` elements, saved and loaded as
- * a flat range of the parameter. With storage NULL it is zeros: its memory is allocated when it is first needed, and files
- * do not have it before. The caller releases it; NULL with the error set. */
-shard_tensor *shard_range_like(const shard_local_range *range, shard_dtype dtype, int64_t columns, shard_storage *storage,
-                               size_t offset);
+/* ---- optimizer.c ---- */
 
 /* A run of the slot's range, for which a tensor is to be made with an element for each `columns` elements. */
 shard_run shard_run_to_make(shard_slot *slot, int64_t columns);
-/* Sets `made` of such runs, which follow each other, to tensors as of shard_range_like that do so, too: zeros. That of a frozen
- * parameter, which follows no other one, has no memory until it is needed. After an error the last ones are NULL. */
+/* Sets `made` of such runs, which follow each other, to tensors that do so, too: zeros, saved and loaded as flat ranges of the
+ * parameters. That of a frozen parameter, which follows no other one, has no memory until it is needed, and files do not have
+ * it before. The caller releases them; after an error the last ones are NULL. */
 shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns);
 
 /* Makes the missing state of the slots that have a gradient, or of all slots. */
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all);
+
+/* ---- zero.c ---- */
+
+/* Adds the settings that are equal on all ranks, with so many digits. */
+void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_identical_lines *mine);
+
+/* Partitions the parameters that an optimizer under shard_zero_optimizer has had added since, if the arguments are identical on
+ * all ranks. Collective over the world, also for a rank that has failed. */
+shard_status shard_zero_take(shard_optimizer *optimizer);
+
+void shard_zero_destroy(struct shard_zero_optimizer *zero);
 
 #endif

@@ -1,6 +1,5 @@
 /* The joint step: all local ranges in a list of runs. */
 #include "optim/optimizer.h"
-#include "optim/zero.h"
 
 #include "base/hash.h"
 #include "comm/function.h"
@@ -81,21 +80,6 @@ static shard_status begin(const shard_optimizer *optimizer, shard_slot *slot, in
         s->array[2 + i] = range->state[i];
     shard_choose_rounding(optimizer, slot, update);
     return update->value ? shard_take_states(optimizer, slot, update) : shard_last_status();
-}
-
-/* Updates with the same settings and step, now and at each replay, have the same factors. */
-static shard_status capture(shard_optimizer *optimizer, const shard_run *before, int64_t count, shard_run *s)
-{
-    for (int64_t i = 0; i < count; i++) {
-        const shard_update *other = &before[i].update;
-        if (before[i].slot->group == s->slot->group && other->weight_decay == s->update.weight_decay &&
-            other->step == s->update.step) {
-            s->update.factors = other->factors;
-            return shard_optimizer_capture_same_factors(optimizer, s->slot, before[i].slot);
-        }
-    }
-    s->update.factors = shard_optimizer_capture_factors(optimizer, s->slot);
-    return s->update.factors ? SHARD_OK : shard_last_status();
 }
 
 /* Calls step or prepare for each list of the runs, which are sorted. */
@@ -275,7 +259,7 @@ shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t firs
             shard_run *next = slot->run = &all[count++];
             status = begin(optimizer, slot, *step + shard_is_capturing(), next);
             if (status == SHARD_OK && shard_is_capturing())
-                status = capture(optimizer, all, count - 1, next);
+                status = shard_optimizer_capture_factors(optimizer, all, count - 1);
         }
         for (int s = 0; s < shard_slot_states(optimizer, slot) && shard_numel(slot->range.tensor) == 0; s++)
             shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have elements of it */

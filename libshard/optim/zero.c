@@ -2,7 +2,7 @@
  * ZeRO in one call: the engine of the optimizer's parameters, which partitions them. The optimizer follows the
  * engine (local.c), and with overlap the engine calls its step.
  */
-#include "optim/zero.h"
+#include "optim/optimizer.h"
 
 #include "base/options.h"
 #include "comm/function.h"
