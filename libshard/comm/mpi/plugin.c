@@ -17,6 +17,29 @@ mpi_world mpi;
 
 #define LATE_NANOSECONDS 500000000 /* on a connection that was used TCP sends a lost packet again after 200 ms */
 
+/* ---- one thread at a time: MPI_THREAD_SERIALIZED ---- */
+
+static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
+
+/* Whether this thread may call MPI: where the program, or MPI itself, has less than that level, the one that started it alone. */
+static bool may_call(void)
+{
+    int starter = 1;
+    if (mpi.one_thread)
+        MPI_Is_thread_main(&starter);
+    return starter != 0;
+}
+
+static shard_status check_thread(void)
+{
+    return may_call() ? SHARD_OK
+                      : mpi.host->error(SHARD_ERROR_UNSUPPORTED,
+                                        "mpi: a collective of another thread than the one that called MPI_Init: other threads "
+                                        "need MPI_Init_thread with MPI_THREAD_SERIALIZED, or shard_init without a call of it");
+}
+
+/* ---- groups ---- */
+
 /* How many groups of the same ranks this process has made. */
 typedef struct birth {
     uint64_t members, number;
@@ -116,9 +139,11 @@ static shard_status create_comm(shard_group *group)
     return SHARD_OK;
 }
 
-static shard_status mpi_split(shard_group *parent, shard_group *group, int color)
+static shard_status split(shard_group *parent, shard_group *group, int color)
 {
     (void)parent, (void)color;
+    SHARD_HOLD(&in_mpi);
+    SHARD_TRY(check_thread());
     shard_status status = make_state(group, group->size, group->world_ranks);
     if (status == SHARD_OK)
         status = gather_members(group);
@@ -183,8 +208,9 @@ static void end_mpi(void)
 
 /* Memory that a wait that was given up may still write to is not freed: the job ends. A group may be closed after the
  * world, when MPI has ended. */
-static void mpi_close(shard_group *group)
+static void close_group(shard_group *group)
 {
+    SHARD_HOLD(&in_mpi);
     mpi_group *state = group->state;
     bool whole = state->comm == mpi.comm && !mpi.ended;
     if (state->broken == SHARD_OK) {
@@ -195,34 +221,6 @@ static void mpi_close(shard_group *group)
     }
     if (whole)
         end_mpi();
-}
-
-/* ---- one thread at a time: MPI_THREAD_SERIALIZED ---- */
-
-static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
-
-/* Whether this thread may call MPI: where the program, or MPI itself, has less than that level, the one that started it alone. */
-static bool may_call(void)
-{
-    int starter = 1;
-    if (mpi.one_thread)
-        MPI_Is_thread_main(&starter);
-    return starter != 0;
-}
-
-static shard_status check_thread(void)
-{
-    return may_call() ? SHARD_OK
-                      : mpi.host->error(SHARD_ERROR_UNSUPPORTED,
-                                        "mpi: a collective of another thread than the one that called MPI_Init: other threads "
-                                        "need MPI_Init_thread with MPI_THREAD_SERIALIZED, or shard_init without a call of it");
-}
-
-static shard_status split_alone(shard_group *parent, shard_group *group, int color)
-{
-    SHARD_HOLD(&in_mpi);
-    SHARD_TRY(check_thread());
-    return mpi_split(parent, group, color);
 }
 
 static shard_status post_alone(shard_group *group, const shard_collective *call, shard_request **request)
@@ -270,22 +268,16 @@ static void abort_alone(shard_group *group, shard_abort_notice notice, shard_sta
     pthread_mutex_unlock(&in_mpi);
 }
 
-static void close_alone(shard_group *group)
-{
-    SHARD_HOLD(&in_mpi);
-    mpi_close(group);
-}
-
 static const shard_transport mpi_transport = {
     .name = "mpi",
-    .split = split_alone,
+    .split = split,
     .prepare = mpi_prepare,
     .discard = mpi_discard,
     .post = post_alone,
     .wait = wait_alone,
     .probe = probe_alone,
     .abort = abort_alone,
-    .close = close_alone,
+    .close = close_group,
     .ends_process = true,
 };
 

@@ -110,9 +110,6 @@ void mpi_say_device_aborted(shard_status status, const char *text);
 /* The same, said by the thread that reads the news next; from any thread, without a call of MPI. */
 void mpi_leave_device_abort(shard_status status, const char *text);
 
-/* To all ranks, this one too: these [size] have been waited for in vain. */
-void mpi_say_given_up(const bool *ranks, const char *text);
-
 /* Asks the rank whether it came to the wait that this rank is in, unless it has been asked; the answer is in mpi.peers. */
 void mpi_ask(int rank);
 /* Forgets the answers, for another question. */

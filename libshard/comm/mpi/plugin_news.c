@@ -81,19 +81,23 @@ static void send_news(int rank, int tag, const void *bytes, size_t number)
         MPI_Request_free(&request);
 }
 
-void mpi_say_farewell(const char *text)
+static void tell_all(int tag, const void *bytes, size_t number)
 {
     for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, *text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
+        send_news(rank, tag, bytes, number);
+}
+
+void mpi_say_farewell(const char *text)
+{
+    tell_all(*text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
 }
 
 void mpi_say_ready(void)
 {
     mpi.finalizing = true;
-    for (int rank = 0; rank < mpi.size; rank++) {
+    for (int rank = 0; rank < mpi.size; rank++)
         mpi.peers[rank].left = mpi.peers[rank].ready;
-        send_news(rank, TAG_READY, NULL, 0);
-    }
+    tell_all(TAG_READY, NULL, 0);
 }
 
 static void fill_notice(mpi_notice *notice, shard_status status, const char *text)
@@ -107,16 +111,14 @@ void mpi_say_aborting(shard_status status, const char *text)
     static mpi_notice said;
     if (text)
         fill_notice(&said, status, text);
-    for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, &said, text ? sizeof said : 0);
+    tell_all(text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, &said, text ? sizeof said : 0);
 }
 
 void mpi_say_device_aborted(shard_status status, const char *text)
 {
     static mpi_notice said;
     fill_notice(&said, status, text);
-    for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, TAG_DEVICE_ABORTED, &said, sizeof said);
+    tell_all(TAG_DEVICE_ABORTED, &said, sizeof said);
 }
 
 static struct {
@@ -158,8 +160,8 @@ static void take_given_up(const char *message)
             memcpy(mpi.peers[rank].given_up, message, SHARD_COMM_TEXT);
 }
 
-/* Without memory the others find it out by themselves. */
-void mpi_say_given_up(const bool *ranks, const char *text)
+/* To all ranks, this one too: these [size] have been waited for in vain. Without memory the others find it out by themselves. */
+static void say_given_up(const bool *ranks, const char *text)
 {
     given_up *made = calloc(1, sizeof *made + news.given_up_bytes);
     if (!made)
@@ -171,8 +173,7 @@ void mpi_say_given_up(const bool *ranks, const char *text)
         if (ranks[rank])
             mark((unsigned char *)made->message + SHARD_COMM_TEXT, rank);
     take_given_up(made->message);
-    for (int rank = 0; rank < mpi.size; rank++)
-        send_news(rank, TAG_GIVEN_UP, made->message, news.given_up_bytes);
+    tell_all(TAG_GIVEN_UP, made->message, news.given_up_bytes);
 }
 
 void mpi_come_to(uint64_t wait)
@@ -370,7 +371,7 @@ shard_status mpi_find_absent(mpi_is_done *is_done, void *context, int *done, cha
         snprintf(text, bytes, "%s", known);
     else if (witness >= 0) {
         write_absent(absent, witness, text, bytes);
-        mpi_say_given_up(absent, text);
+        say_given_up(absent, text);
     }
     free(absent);
     return status;
