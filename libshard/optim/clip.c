@@ -18,30 +18,26 @@ static bool clips_when_computed(const shard_slot *slot)
     return shard_slot_has_gradient(slot) && !shard_is_capturing() && shard_source_of(slot->range.tensor->leaf->grad);
 }
 
-/* The runs of this rank's gradients, or of those that count, to be read or to be limited, without the deferred ones: an array
- * with room for every slot, of which *count are used. A sum over them has the same bits in each run of a program, as their order
- * is the same. NULL with the error set. */
-static shard_run *list_gradients(const shard_optimizer *optimizer, bool counted, bool to_write, int64_t *count)
+/* Makes the first runs of the optimizer's workspace those of this rank's gradients, or of those that count, to be read or to be
+ * limited, without the deferred ones. A sum over them has the same bits in each run of a program, as their order is the same.
+ * Returns their number; -1 with the error set. */
+static int64_t list_gradients(const shard_optimizer *optimizer, bool counted, bool to_write)
 {
-    shard_run *all = shard_calloc((size_t)optimizer->count, sizeof *all);
-    *count = 0;
-    for (int64_t i = 0; i < optimizer->count && all; i++) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = optimizer->order[i];
         if (!shard_slot_has_gradient(slot) || !shard_numel(slot->range.tensor) || (counted && !shard_slot_counts(slot)))
             continue;
         if (to_write ? clips_when_computed(slot) : shard_slot_is_deferred(optimizer, slot))
             continue;
         shard_tensor *gradient = slot->range.tensor->leaf->grad;
-        shard_run *run = &all[(*count)++];
+        shard_run *run = &optimizer->runs[count++];
         *run = (shard_run){.slot = slot, .array = {gradient}, .update.size = shard_numel(gradient)};
         run->update.gradient = to_write ? shard_tensor_memory_to_write(gradient) : shard_tensor_memory(gradient);
-        if (!run->update.gradient) {
-            free(all);
-            return NULL;
-        }
+        if (!run->update.gradient)
+            return -1;
     }
-    *count = shard_runs_join(all, *count);
-    return all;
+    return shard_runs_join(optimizer->runs, count);
 }
 
 /* Writes the sum of each deferred matrix, and has the gradients of their biases computed. */
@@ -63,21 +59,20 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
 {
     size_t bytes = (size_t)(optimizer->count + 1) * sizeof *sum;
     double *sums = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
-    int64_t count = 0, runs = 0;
+    int64_t count = 0;
     shard_status status = sums ? sum_deferred(optimizer, power, counted, sums, &count) : shard_last_status();
-    shard_run *all = status == SHARD_OK ? list_gradients(optimizer, counted, false, &runs) : NULL;
-    if (status == SHARD_OK && !all)
-        status = shard_last_status();
+    int64_t runs = status == SHARD_OK ? list_gradients(optimizer, counted, false) : 0;
+    status = runs < 0 ? shard_last_status() : status;
     for (int64_t i = 0; i < runs && status == SHARD_OK; i++) {
-        const shard_update *run = &all[i].update;
-        status = device->ops->power_sum(device, run->size, power, run->gradient, sums + count++, all[i].array[0]->dtype);
+        const shard_run *run = &optimizer->runs[i];
+        status = device->ops->power_sum(device, run->update.size, power, run->update.gradient, sums + count++,
+                                        run->array[0]->dtype);
     }
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
     for (int64_t i = 0; i < optimizer->count; i++)
         shard_slot_evict_gradient(&optimizer->slots[i]);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
-    free(all);
     return status;
 }
 
@@ -245,16 +240,14 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     for (int64_t i = 0; i < optimizer->count; i++)
         if (clips_when_computed(&optimizer->slots[i]))
             SHARD_TRY(shard_slot_clip_deferred(&optimizer->slots[i], value, scale));
-    int64_t count;
-    shard_run *all = list_gradients(optimizer, false, true, &count);
-    shard_status status = shard_last_status();
+    int64_t count = list_gradients(optimizer, false, true);
+    shard_status status = count < 0 ? shard_last_status() : SHARD_OK;
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {
-        const shard_update *run = &all[i].update;
-        shard_device *device = shard_device_of(all[i].array[0]);
-        status = device->ops->clip_value(device, run->size, value, scale, run->gradient, all[i].array[0]->dtype);
+        const shard_run *run = &optimizer->runs[i];
+        shard_device *device = shard_device_of(run->array[0]);
+        status = device->ops->clip_value(device, run->update.size, value, scale, run->update.gradient, run->array[0]->dtype);
     }
     if (status == SHARD_OK) /* the step compares the ranks' bounds: a rank that has failed has another one */
         optimizer->clip_value = value;
-    free(all);
     return status;
 }

@@ -86,7 +86,6 @@ static shard_status make_averages(shard_ema *ema)
 {
     shard_optimizer *optimizer = ema->optimizer;
     SHARD_TRY(shard_grow(&ema->averages, &ema->capacity, optimizer->count, sizeof *ema->averages));
-    SHARD_TRY(shard_grow(&optimizer->runs, &optimizer->run_capacity, optimizer->count, sizeof *optimizer->runs));
     shard_run *runs = optimizer->runs;
     while (ema->count < optimizer->count)
         ema->averages[ema->count++] = (average){0};

@@ -23,7 +23,7 @@ static int in_order(const void *a, const void *b)
     return keys[key];
 }
 
-shard_status shard_optimizer_put_in_order(shard_optimizer *optimizer)
+void shard_optimizer_put_in_order(shard_optimizer *optimizer)
 {
     int64_t count = optimizer->count;
     bool same = optimizer->ordered == count;
@@ -31,8 +31,7 @@ shard_status shard_optimizer_put_in_order(shard_optimizer *optimizer)
         same = optimizer->slots[i].storage == optimizer->slots[i].range.tensor->storage &&
                optimizer->slots[i].offset == optimizer->slots[i].range.tensor->offset;
     if (same)
-        return SHARD_OK;
-    SHARD_TRY(shard_grow(&optimizer->order, &optimizer->order_capacity, count, sizeof *optimizer->order));
+        return;
     for (int64_t i = 0; i < count; i++) {
         shard_slot *slot = optimizer->order[i] = &optimizer->slots[i];
         slot->storage = slot->range.tensor->storage;
@@ -44,7 +43,6 @@ shard_status shard_optimizer_put_in_order(shard_optimizer *optimizer)
     }
     qsort(optimizer->order, (size_t)count, sizeof *optimizer->order, in_order);
     optimizer->ordered = count;
-    return SHARD_OK;
 }
 
 /* ---- ranges ---- */
@@ -118,7 +116,7 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
         shard_engine_unref(slot->engine);
         slot->engine = shard_engine_ref(shard_engine_of(slot->parameter));
     }
-    SHARD_TRY(shard_optimizer_put_in_order(optimizer));
+    shard_optimizer_put_in_order(optimizer);
     if (any)
         SHARD_TRY(shard_optimizer_make_state(optimizer, true));
     for (int64_t i = 0; i < optimizer->count; i++)
@@ -135,7 +133,7 @@ shard_status shard_optimizer_follow(shard_optimizer *optimizer)
         changed += new_range(&optimizer->slots[i]) != NULL;
     }
     if (changed == 0)
-        return shard_optimizer_put_in_order(optimizer);
+        return shard_optimizer_put_in_order(optimizer), SHARD_OK;
     shard_local_range *whole = shard_calloc((size_t)optimizer->count, sizeof *whole);
     shard_status status = whole ? take_ranges(optimizer, whole) : shard_last_status();
     for (int64_t i = 0; i < optimizer->count && whole; i++) {

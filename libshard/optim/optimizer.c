@@ -17,13 +17,24 @@ static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
     return false;
 }
 
+/* Makes room for so many slots, and for a step of them. */
+static shard_status make_room(shard_optimizer *optimizer, int64_t count)
+{
+    int64_t order = optimizer->capacity, runs = order, updates = order, sums = order;
+    SHARD_TRY(shard_grow(&optimizer->order, &order, count, sizeof *optimizer->order));
+    SHARD_TRY(shard_grow(&optimizer->runs, &runs, count, sizeof *optimizer->runs));
+    SHARD_TRY(shard_grow(&optimizer->updates, &updates, count, sizeof *optimizer->updates));
+    SHARD_TRY(shard_grow(&optimizer->square_sums, &sums, count, 2 * sizeof *optimizer->square_sums));
+    return shard_grow(&optimizer->slots, &optimizer->capacity, count, sizeof *optimizer->slots);
+}
+
 /* Makes a slot for each parameter of the list from index `first` on. A parameter with two names has one slot, with the
  * first name. */
 static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
 {
     int64_t count = shard_tensors_count(optimizer->parameters);
     optimizer->ordered = 0;
-    SHARD_TRY(shard_grow(&optimizer->slots, &optimizer->capacity, count, sizeof *optimizer->slots));
+    SHARD_TRY(make_room(optimizer, count));
     for (int64_t i = first; i < count; i++) {
         shard_tensor *parameter = shard_tensors_at(optimizer->parameters, i);
         if (has(optimizer, parameter))
@@ -306,12 +317,10 @@ static void drop_states(shard_slot *slot)
 
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
-    shard_status status = shard_grow(&optimizer->runs, &optimizer->run_capacity, optimizer->count, sizeof *optimizer->runs);
-    if (status == SHARD_OK)
-        status = shard_grow(&optimizer->updates, &optimizer->update_capacity, optimizer->count, sizeof *optimizer->updates);
+    shard_status status = SHARD_OK;
     shard_run *runs = optimizer->runs;
     int64_t count = 0, end;
-    for (int64_t i = 0; i < optimizer->count && status == SHARD_OK; i++) {
+    for (int64_t i = 0; i < optimizer->count; i++) {
         shard_slot *slot = optimizer->order[i];
         if (slot->range.state[0] || shard_slot_states(optimizer, slot) == 0)
             continue;

@@ -90,11 +90,14 @@ struct shard_optimizer {
     const shard_optimizer_ops *ops;
     shard_tensors *parameters;
     shard_slot *slots; /* each parameter once */
-    int64_t count, capacity;
+    int64_t count, capacity; /* the capacity is also that of the next four arrays: only a new slot may lack memory for them */
     /* [ordered] the slots by device and dtype, then by storage (in the order of the first slot of each), then by address:
      * adjacent ranges follow each other, and a program has the same order each time it is run. ordered 0: it is to be made. */
     shard_slot **order;
-    int64_t ordered, order_capacity;
+    int64_t ordered;
+    struct shard_run *runs; /* workspace */
+    struct shard_update *updates;
+    shard_square_sum *square_sums; /* [2 * capacity] */
     shard_optimizer_defaults defaults;
     int states; /* of a parameter, of those that ops names, apart from the compensation */
     shard_param_group_options *groups; /* the first one has the defaults */
@@ -108,14 +111,8 @@ struct shard_optimizer {
     bool unscaled, overflowed;
     uint64_t scaler_period;
     void *settings;           /* of this kind of optimizer; freed with it */
-    /* Workspace of a step, taken before the step's shard_agree, after which no rank lacks memory: [run_capacity],
-     * [update_capacity]. */
-    struct shard_run *runs;
-    struct shard_update *updates;
-    int64_t run_capacity, update_capacity;
-    /* The same of layers with a trust ratio: [2 * square_capacity], and [count][3] in the device's memory until the step's end. */
-    shard_square_sum *square_sums;
-    int64_t square_capacity;
+    /* Of layers with a trust ratio: [count][3] in the device's memory, taken before the step's shard_agree, after which no rank
+     * lacks memory, and until the step's end. */
     double *squares;
     struct shard_zero_optimizer *zero; /* NULL: shard_zero_optimizer was not called */
 };
@@ -214,7 +211,7 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
 /* ---- local.c ---- */
 
 /* Puts the slots in order if a range was moved, or a slot added or removed, since it was done. */
-shard_status shard_optimizer_put_in_order(shard_optimizer *optimizer);
+void shard_optimizer_put_in_order(shard_optimizer *optimizer);
 
 /* Sets the slots' local ranges to those of the parameters' engines, which may be new or changed, moves the state, and puts the
  * slots in order. */

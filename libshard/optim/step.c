@@ -182,9 +182,6 @@ static size_t bytes_of_squares(const shard_optimizer *optimizer)
 static void take_squares(shard_optimizer *optimizer)
 {
     shard_device *device = one_device(optimizer);
-    if (shard_grow(&optimizer->square_sums, &optimizer->square_capacity, optimizer->count, 2 * sizeof(shard_square_sum)) !=
-        SHARD_OK)
-        return;
     if (device && optimizer->count && !optimizer->squares)
         optimizer->squares = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes_of_squares(optimizer));
 }
