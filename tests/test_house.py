@@ -15,7 +15,7 @@ LAST = {"optim", "amp", "checkpoint"}  # these don't call each other, but for am
 FILE_ORDER = {
     "comm": ["function", "reduce", "straggler", "transport", "majority", "culprits", "rendezvous", "backends", "self", "shm",
              "exchange", "mpi", "preflight", "staged", "nccl",
-             "registry", "device_transport", "comm", "group", "world", "collective"],
+             "registry", "comm", "group", "world", "collective"],
 }
 # Units of the other folders that call each other: one idea in several files. All else is in an order.
 CIRCLES = {

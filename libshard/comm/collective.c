@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "comm/device_transport.h"
 #include "comm/preflight.h"
 #include "comm/reduce.h"
+#include "comm/registry.h"
 #include "comm/straggler.h"
 
 #include <inttypes.h>

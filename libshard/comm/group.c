@@ -6,9 +6,9 @@
 #include "base/math.h"
 #include "base/memory.h"
 #include "comm/backends.h"
-#include "comm/device_transport.h"
 #include "comm/function.h"
 #include "comm/preflight.h"
+#include "comm/registry.h"
 #include "comm/straggler.h"
 
 #include <inttypes.h>

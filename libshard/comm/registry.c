@@ -1,11 +1,17 @@
-/* The transports by name. One of the two places that know which backends exist. */
+/* The transports by name, and which device transport a group takes; the log says what keeps it from a better one. One of the two
+ * places that know which backends exist. */
 #include "comm/registry.h"
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
 #include "comm/backends.h"
+#include "comm/preflight.h"
 #include "comm/shm/segment.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -13,6 +19,7 @@
 static const shard_transport *const host_transports[] = {&shard_self_transport, &shard_shm_transport, &shard_mpi_transport,
                                                          &shard_exchange_transport};
 static const shard_transport *const joining_transports[] = {&shard_shm_transport, &shard_exchange_transport};
+/* From the best one on; the last one connects any devices. */
 static const shard_transport *const device_transports[] = {&shard_nccl_transport, &shard_staged_transport};
 
 const shard_transport *shard_find_transport(const char *name)
@@ -43,7 +50,63 @@ const shard_transport *shard_joining_transport_at(int number)
     return number < (int)COUNT(joining_transports) ? joining_transports[number] : NULL;
 }
 
-const shard_transport *shard_device_transport_at(int number)
+/* ---- device transports ---- */
+
+static void log_members(const shard_group *group, const char *refusal)
 {
-    return number < (int)COUNT(device_transports) ? device_transports[number] : NULL;
+    char text[SHARD_COMM_TEXT] = "";
+    if (group->rank != 0)
+        return;
+    shard_group_name_ranks(group, NULL, text, sizeof text);
+    shard_log_message(SHARD_LOG_INFO, "collectives of %s in GPU memory go through %s%s%s", text, group->device_transport->title,
+                      refusal[0] ? ": " : "", refusal);
+}
+
+/* One transport, by the ranks' offers: the group may have none afterwards, and then there is a refusal. */
+static shard_status try_transport(shard_group *group, const shard_transport *transport, const shard_collective *call,
+                                  char *refusal, size_t bytes)
+{
+    unsigned char offer[SHARD_OFFER_BYTES] = {0};
+    if (!transport->offer)
+        return transport->connect(group, call->device, NULL, refusal, bytes);
+    unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES); /* before the check, which tells of an error */
+    if (shard_last_status() == SHARD_OK)
+        transport->offer(call->device, offer);
+    shard_status status = shard_preflight(group, call, offer, sizeof offer);
+    for (int member = 0; member < group->size && status == SHARD_OK; member++)
+        memcpy(offers + (size_t)member * SHARD_OFFER_BYTES, shard_received(group)[member].data, SHARD_OFFER_BYTES);
+    if (status == SHARD_OK)
+        status = transport->connect(group, call->device, offers, refusal, bytes);
+    free(offers);
+    return status;
+}
+
+shard_status shard_device_transport_choose(shard_group *group, const shard_collective *call)
+{
+    shard_collective choice = *call;
+    char refusal[256] = "";
+    shard_status status = SHARD_OK;
+    choice.chooses = true;
+    group->call = &choice;
+    for (int i = 0; status == SHARD_OK && !group->device_transport; i++)
+        status = try_transport(group, device_transports[i], &choice, refusal, sizeof refusal);
+    group->call = NULL;
+    if (status == SHARD_OK)
+        log_members(group, refusal);
+    return status;
+}
+
+shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color)
+{
+    if (!parent->device_transport || !parent->device_transport->split)
+        return SHARD_OK;
+    if (group)
+        group->device_transport = parent->device_transport;
+    parent->device_transport->split(parent, group, color);
+    shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
+    if (status == SHARD_OK && group)
+        log_members(group, "");
+    else if (group && group->device_transport)
+        group->device_transport->close(group);
+    return status;
 }

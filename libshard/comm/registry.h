@@ -1,4 +1,4 @@
-/* The transports that there are. */
+/* The transports that there are, and the choice among them. */
 #ifndef SHARD_COMM_REGISTRY_H
 #define SHARD_COMM_REGISTRY_H
 
@@ -17,7 +17,12 @@ void shard_note_call_of_init(void);
 /* The host transports by which ranks join that the caller's exchange connects, from the best one on; NULL after the last. */
 const shard_transport *shard_joining_transport_at(int number);
 
-/* The device transports from the best one on; NULL after the last, which connects any devices. */
-const shard_transport *shard_device_transport_at(int number);
+/* Sets the group's device transport by the offers of all ranks, before its first collective of a device's memory, `call`.
+ * The choice is the same on all ranks. Collective. */
+shard_status shard_device_transport_choose(shard_group *group, const shard_collective *call);
+
+/* Sets the device transport of the groups into which a parent was just split, if the parent's transport can be split. The
+ * ranks of one color are `group` (NULL: this rank alone). Collective over the parent. */
+shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color);
 
 #endif
