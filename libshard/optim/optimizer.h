@@ -195,6 +195,15 @@ int64_t shard_runs_end(const shard_run *all, int64_t first, int64_t count);
 /* Joins those that follow each other, of runs that are made in the order of the slots. Returns how many are left. */
 int64_t shard_runs_join(shard_run *all, int64_t count);
 
+/* A run of the slot's range, for which a tensor is to be made with an element for each `columns` elements. */
+shard_run shard_run_to_make(shard_slot *slot, int64_t columns);
+/* Sets `made` of such runs, which follow each other, to tensors that do so, too: zeros, saved and loaded as flat ranges of the
+ * parameters. That of a frozen parameter, which follows no other one, has no memory until it is needed, and files do not have
+ * it before. The caller releases them; after an error the last ones are NULL. */
+shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns);
+
+/* ---- step.c ---- */
+
 /* Whether the slot has a gradient to step by. */
 bool shard_slot_has_gradient(const shard_slot *slot);
 
@@ -257,13 +266,6 @@ shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shar
 shard_status shard_optimizer_capture_factors(shard_optimizer *optimizer, shard_run *runs, int64_t last);
 
 /* ---- optimizer.c ---- */
-
-/* A run of the slot's range, for which a tensor is to be made with an element for each `columns` elements. */
-shard_run shard_run_to_make(shard_slot *slot, int64_t columns);
-/* Sets `made` of such runs, which follow each other, to tensors that do so, too: zeros, saved and loaded as flat ranges of the
- * parameters. That of a frozen parameter, which follows no other one, has no memory until it is needed, and files do not have
- * it before. The caller releases them; after an error the last ones are NULL. */
-shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns);
 
 /* Makes the missing state of the slots that have a gradient, or of all slots. */
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all);
