@@ -56,22 +56,14 @@ static shard_status check(const shard_tensors *parameters, const shard_data_para
     return SHARD_OK;
 }
 
-/* Takes over a reference; releases it if the engine is in the list already. */
 static shard_status add_engine(shard_data_parallel *dp, shard_engine *engine)
 {
-    for (int64_t i = 0; i < dp->count; i++) {
-        if (dp->engines[i] == engine) {
-            shard_engine_unref(engine);
+    for (int64_t i = 0; i < dp->count; i++)
+        if (dp->engines[i] == engine)
             return SHARD_OK;
-        }
-    }
-    shard_status status =
-        engine ? shard_grow(&dp->engines, &dp->capacity, dp->count + 1, sizeof *dp->engines) : shard_last_status();
-    if (status == SHARD_OK)
-        dp->engines[dp->count++] = engine;
-    else
-        shard_engine_unref(engine);
-    return status;
+    SHARD_TRY(shard_grow(&dp->engines, &dp->capacity, dp->count + 1, sizeof *dp->engines));
+    dp->engines[dp->count++] = shard_engine_ref(engine);
+    return SHARD_OK;
 }
 
 static shard_status make(shard_data_parallel *dp, const shard_tensors *parameters, const shard_data_parallel_options *options,
@@ -80,11 +72,14 @@ static shard_status make(shard_data_parallel *dp, const shard_tensors *parameter
     dp->replicas = shard_replicas_create(parameters, options);
     if (!dp->replicas)
         return shard_last_status();
-    SHARD_TRY(add_engine(dp, shard_engine_create(buckets)));
+    shard_engine *made = shard_engine_create(buckets);
+    shard_status status = made ? add_engine(dp, made) : shard_last_status();
+    shard_engine_unref(made);
+    SHARD_TRY(status);
     SHARD_TRY(shard_engine_add(dp->engines[0], parameters));
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_engine *engine = shard_engine_of(shard_tensors_at(parameters, i));
-        SHARD_TRY(engine ? add_engine(dp, shard_engine_ref(engine)) : SHARD_OK);
+        SHARD_TRY(engine ? add_engine(dp, engine) : SHARD_OK);
     }
     return SHARD_OK;
 }
