@@ -78,7 +78,7 @@ shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group)
     void *memory[2];
     if (!y || !shard_load(SHARD_INPUTS(x, y), memory))
         return shard_result(y, shard_group_fail(group));
-    size_t bytes = (size_t)shard_numel(x) * shard_dtype_size(x->dtype);
+    size_t bytes = shard_tensor_bytes(x);
     if (SHARD_RUN(x, copy_rows, memory[1], bytes, memory[0], bytes, bytes, 1) != SHARD_OK)
         return shard_result(y, shard_group_fail(group));
     shard_require_identical("shape %s", shard_shape_text(&x->shape));

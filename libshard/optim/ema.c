@@ -225,7 +225,7 @@ shard_status shard_ema_update(shard_ema *ema)
 static shard_status exchange(shard_tensor *a, shard_tensor *b)
 {
     shard_device *device = shard_device_of(a);
-    size_t bytes = (size_t)shard_numel(a) * shard_dtype_size(a->dtype), most = bytes < ROOM ? bytes : ROOM;
+    size_t bytes = shard_tensor_bytes(a), most = bytes < ROOM ? bytes : ROOM;
     char *x = bytes ? shard_tensor_memory_to_write(a) : NULL, *y = x ? shard_tensor_memory_to_write(b) : NULL;
     void *room = y ? shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, most) : NULL;
     shard_status status = room || bytes == 0 ? SHARD_OK : shard_last_status();

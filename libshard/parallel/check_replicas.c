@@ -41,7 +41,7 @@ static uint64_t hash_block(uint64_t hash, const void *data, size_t bytes)
 shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash)
 {
     enum { BLOCK = 1 << 20 };
-    size_t bytes = (size_t)shard_numel(tensor) * shard_dtype_size(tensor->dtype);
+    size_t bytes = shard_tensor_bytes(tensor);
     const char *memory = shard_tensor_memory(tensor);
     *hash = SHARD_HASH_START;
     if (!memory)

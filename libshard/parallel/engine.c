@@ -107,7 +107,7 @@ static bool gather_source(shard_bucket_entry *entry)
         return gathered;
     while (engine->ended < engine->started - 1) /* collectives end in the order of their starts */
         end(engine->buckets.all[engine->ended++]);
-    size_t bytes = (size_t)shard_numel(parameter) * shard_dtype_size(parameter->dtype);
+    size_t bytes = shard_tensor_bytes(parameter);
     return shard_source_gather(source, entry->bucket->unit->group, bytes, entry->factor, &gathered) != SHARD_OK || gathered;
 }
 
