@@ -134,8 +134,7 @@ static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *opti
 {
     char text[TEXT_BYTES];
     shard_group *world = shard_world();
-    if (mesh && read_options(options, &mesh->grid) == SHARD_OK &&
-        fit_to_world(&mesh->grid, shard_group_size(world)) == SHARD_OK)
+    if (mesh && read_options(options, &mesh->grid) == SHARD_OK && fit_to_world(&mesh->grid, shard_group_size(world)) == SHARD_OK)
         shard_require_identical("%s", grid_text(&mesh->grid, text));
     shard_status status = shard_agree(world);
     for (int axis = 0; status == SHARD_OK && axis < mesh->grid.axes; axis++)

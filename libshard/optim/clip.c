@@ -65,8 +65,8 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
     status = runs < 0 ? shard_last_status() : status;
     for (int64_t i = 0; i < runs && status == SHARD_OK; i++) {
         const shard_run *run = &optimizer->runs[i];
-        status = device->ops->power_sum(device, run->update.size, power, run->update.gradient, sums + count++,
-                                        run->array[0]->dtype);
+        status =
+            device->ops->power_sum(device, run->update.size, power, run->update.gradient, sums + count++, run->array[0]->dtype);
     }
     if (status == SHARD_OK)
         status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);

@@ -99,7 +99,7 @@ struct shard_optimizer {
     struct shard_update *updates;
     shard_square_sum *square_sums; /* [2 * capacity] */
     shard_optimizer_defaults defaults;
-    int states; /* of a parameter, of those that ops names, apart from the compensation */
+    int states;                        /* of a parameter, of those that ops names, apart from the compensation */
     shard_param_group_options *groups; /* the first one has the defaults */
     int64_t group_count, group_capacity;
     shard_tensor *grad_scale; /* NULL until it is needed */

@@ -114,8 +114,7 @@ shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dt
     shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         size_t element = (runs[i].array[0]->offset - first->offset) / value;
-        runs[i].made =
-            status == SHARD_OK ? make_like(&runs[i].slot->range, dtype, columns, storage, element * size) : NULL;
+        runs[i].made = status == SHARD_OK ? make_like(&runs[i].slot->range, dtype, columns, storage, element * size) : NULL;
         status = runs[i].made ? SHARD_OK : shard_last_status();
     }
     shard_storage_unref(storage);
