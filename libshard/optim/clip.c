@@ -15,7 +15,8 @@
 /* Whether the gradient is limited when it is computed, by shard_slot_clip_deferred: then it has no values in memory yet. */
 static bool clips_when_computed(const shard_slot *slot)
 {
-    return shard_slot_has_gradient(slot) && !shard_is_capturing() && shard_source_of(slot->range.tensor->leaf->grad);
+    const shard_tensor *range = slot->range.tensor;
+    return shard_slot_has_gradient(slot) && shard_numel(range) && !shard_is_capturing() && shard_source_of(range->leaf->grad);
 }
 
 /* Makes the first runs of the optimizer's workspace those of this rank's gradients, or of those that count, to be read or to be
