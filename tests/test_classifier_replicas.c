@@ -522,7 +522,8 @@ static void trains_apart(shard_group *world, void *context)
                 }
         }
         compare_replicas(&t[DEFERRED]);
-        compare(&t[DEFERRED], &t[WHOLE], 1e-6 * steps_of(set) / STEPS);
+        double many_rows = d == MANY_OF_SAMPLE ? 4 : 1; /* the rounding errors of long sums */
+        compare(&t[DEFERRED], &t[WHOLE], many_rows * 1e-6 * steps_of(set) / STEPS);
         end(&t[0]);
         end(&t[1]);
     }
