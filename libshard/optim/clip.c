@@ -238,6 +238,7 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     SHARD_TRY(shard_optimizer_follow(optimizer));
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
+    SHARD_TRY(shard_last_status());
     for (int64_t i = 0; i < optimizer->count; i++)
         if (clips_when_computed(&optimizer->slots[i]))
             SHARD_TRY(shard_slot_clip_deferred(&optimizer->slots[i], value, scale));

@@ -83,8 +83,8 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
  * model's tensors alone as model.safetensors with the settings that are not about training. These two are complete before the
- * checkpoint. With --save-async the files are begun, and the tensors may change. Does nothing without --output. Collective over
- * the world. */
+ * checkpoint. With --save-async the files are begun, and the tensors may change; a file that fails later does not stop the next
+ * one. Does nothing without --output. Collective over the world. */
 shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best);
 
