@@ -331,8 +331,8 @@ static void converts_others(shard_group *world, void *context)
         "*rank 1 converts weight float64 [[]10, 4] (split along 0) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
         "*rank 1 converts weight float32 [[]10, 4] (split along 1) of layer \"0\", rank 0 weight float32 [[]10, 4] (split *",
         "*rank 1 converts weight float32 [[]10, 10] (split along 0) of layer \"1\", rank 0 bias float32 [[]10] (split *",
-        "*rank 1 converts weight float32 [[]10, 4] (split along 0 in units of 5) of layer \"0\", rank 0 weight float32 [[]10, 4] "
-        "(split along 0) *",
+        ("*rank 1 converts weight float32 [[]10, 4] (split along 0 in units of 5) of layer \"0\", rank 0 weight float32 "
+         "[[]10, 4] (split along 0) *"),
         "*rank 1 calls shard_convert_parallel_linear while rank 0 calls shard_convert_parallel_linear with other arguments",
     };
     for (int i = 0; i < 6; i++) {

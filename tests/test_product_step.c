@@ -52,7 +52,7 @@ static bool counted(const shard_update_product *product)
 
 static shard_optimizer *make_optimizer(shard_module *model, int rule, int type, shard_rounding rounding)
 {
-    int state = types[type].state;
+    int state = (int)types[type].state;
     if (rule < 2)
         return shard_sgd(model, .lr = 0.05, .momentum = rule ? 0.9 : 0, .nesterov = rule == 1, .weight_decay = 1e-2,
                          .rounding = rounding, .seed = 3, .state_dtype = state);
@@ -197,7 +197,7 @@ START_TEST(test_takes)
     bad[2].rows = 60;
     bad[3].ld_a = 68;
     bad[4].dtype = SHARD_FLOAT32;
-    bad[5].b = (const char *)0 + 8;
+    bad[5].b = (const void *)(uintptr_t)8;
     bad[6].inner = 0;
     find_steps();
     if (!device_steps)
