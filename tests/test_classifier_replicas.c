@@ -460,7 +460,7 @@ typedef enum difference {
     OTHER_WEIGHTS, /* class weights */
     OTHER_OPTIONS,
     OTHER_SAMPLES,
-    MANY_OF_SAMPLE, /* as TOO_MANY, with one sample: a whole gradient moves other rows */
+    MANY_OF_SAMPLE, /* as TOO_MANY, with one sample: the gradient stays deferred */
     DIFFERENCES
 } difference;
 

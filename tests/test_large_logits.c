@@ -111,7 +111,7 @@ START_TEST(softmax)
 }
 END_TEST
 
-/* The logits are the biases, beside which the products are nothing. */
+/* The biases are so large that adding a product to one rounds to the bias: the logits are the biases. */
 static void check_head(shard_group *world, const large *c, double stash_share)
 {
     double bias[CLASSES], weight[CLASSES * FEATURES], x[ROWS * FEATURES], of_bias[CLASSES], of_weight[CLASSES * FEATURES],
@@ -158,7 +158,7 @@ static void check_heads(shard_group *world, void *context)
     check_head(world, c, 100);
 }
 
-/* float16 has no fused head on the CPU; products are not nothing beside the smallest numbers of the list. */
+/* Without the cases whose biases are too small to round the products away; all of float16 are. */
 START_TEST(head)
 {
     for (int i = 0; i < CASES; i++)
