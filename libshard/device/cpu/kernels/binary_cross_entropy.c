@@ -169,15 +169,6 @@ typedef struct call {
     void *each, *dx;
 } call;
 
-/* Few long rows are cut into pieces of `width` columns for the threads. Returns the pieces of a row. */
-static int64_t row_pieces(const shard_binary_loss_shape *shape, int64_t *width)
-{
-    enum { PIECES = 64 };
-    int64_t pieces = shard_max(1, shard_min(shard_divide_up(PIECES, shape->rows), shape->cols / (8 * SPAN)));
-    *width = shard_divide_up(shard_divide_up(shape->cols, pieces), SPAN) * SPAN;
-    return pieces;
-}
-
 #define SELF "binary_cross_entropy.c"
 #include "device/cpu/kernels/real.h"
 
@@ -199,7 +190,7 @@ shard_status KERNEL(binary_cross_entropy)(shard_device *device, const shard_bina
               .positive = positive,
               .row_weight = row_weight,
               .each = each};
-    int64_t width, pieces = row_pieces(shape, &width);
+    int64_t width, pieces = row_pieces(shape->rows, shape->cols, &width);
     size_t bytes = (size_t)(shape->rows * pieces) * sizeof(double);
     double *parts = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!parts)
@@ -231,7 +222,7 @@ shard_status KERNEL(binary_cross_entropy_backward)(shard_device *device, const s
               .scale = scale,
               .dy = dy,
               .dx = dx};
-    int64_t width, pieces = row_pieces(shape, &width);
+    int64_t width, pieces = row_pieces(shape->rows, shape->cols, &width);
     BY_TYPE(dtype, backward_parts, &c, pieces, width);
     return SHARD_OK;
 }

@@ -147,7 +147,7 @@ static void R(stats)(const loss *l, double *stats)
             R(finish_row)(l, row, R(sum_part)(l, row, 0, cols), stats);
         return;
     }
-    part parts[2 * PIECES];
+    part parts[2 * ROW_PIECES];
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows * pieces; i++) {
         int64_t start = i % pieces * width;
@@ -277,17 +277,6 @@ typedef struct part {
     double a, b;
     int64_t ahead;
 } part;
-
-enum { PIECES = 64 };
-
-/* Few long rows are cut into runs of `width` columns, so that there are about PIECES of them, fewer than twice that,
- * for the threads. Returns the runs of a row. */
-static int64_t row_pieces(int64_t rows, int64_t cols, int64_t *width)
-{
-    int64_t pieces = rows == 0 ? 1 : shard_max(1, shard_min(shard_divide_up(PIECES, rows), cols / (8 * SPAN)));
-    *width = shard_divide_up(shard_divide_up(cols, pieces), SPAN) * SPAN;
-    return pieces;
-}
 
 static bool ignored(const loss *l, int64_t row)
 {
