@@ -282,6 +282,13 @@ def check_split_and_merge(folder, saved):
     run(0, "split", whole, "--max-bytes", "100", "-o", f"{folder}/new//")
     assert sorted(path.name for path in (folder / "new").glob("*.safetensors")) == files
 
+    # A split that fails leaves nothing that was not there.
+    large, there = write(folder / "large.safetensors", {"a": ("F32", [2], bytes(8)), "b": ("F32", [30_000], bytes(120_000))}), folder / "there"
+    there.mkdir()
+    for output, left in ((there, []), (folder / "gone", None)):
+        run(3, "split", large, "--max-bytes", "1KB", "-o", output, limit="ulimit -f 20", find="model-00002-of-00002.safetensors.*ulimit -f")
+        assert (sorted(output.iterdir()) if output.exists() else None) == left, output
+
     # transformers needs the format.
     run(0, "split", saved, "--max-bytes", "1GiB", "-o", folder / "one")
     one = folder / "one" / "model-00001-of-00001.safetensors"

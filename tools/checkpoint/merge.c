@@ -227,20 +227,38 @@ static shard_status check_folder(const char *folder, const source_list *inputs, 
     return shard_last_status();
 }
 
+/* What a split that failed has written: without an index it is no checkpoint. */
+static void remove_files(const char *folder, int64_t written, int64_t files, bool is_new)
+{
+    for (int64_t i = 1; i <= written; i++) {
+        char *path = file_path(folder, i, files);
+        if (path)
+            shard_file_remove(path);
+        free(path);
+    }
+    if (is_new)
+        shard_file_remove_directory(folder);
+}
+
 static shard_status split(source_list *sources, const settings *s)
 {
     SHARD_TRY(index_refuse(s->files[0]));
     SHARD_TRY(sources_add(sources, s->files[0], s->skip_checksums));
     const shard_safetensors *header = &sources->at[0].header;
-    int64_t files, *file = assign_files(header, s->max_bytes, &files);
+    struct stat there;
+    bool is_new = stat(s->output, &there) != 0;
+    int64_t files, written = 0, *file = assign_files(header, s->max_bytes, &files);
     shard_status status = file ? check_folder(s->output, sources, files) : shard_last_status();
-    for (int64_t i = 1; i <= files && status == SHARD_OK; i++) {
-        char *path = file_path(s->output, i, files);
-        status = path ? write_file(sources, file, i, path) : shard_last_status();
+    while (status == SHARD_OK && written < files) {
+        char *path = file_path(s->output, written + 1, files);
+        status = path ? write_file(sources, file, written + 1, path) : shard_last_status();
         free(path);
+        written += status == SHARD_OK;
     }
     if (status == SHARD_OK)
         status = write_index(header, file, files, s->output);
+    if (status != SHARD_OK)
+        remove_files(s->output, written, files, is_new);
     free(file);
     return status;
 }
