@@ -255,6 +255,8 @@ def check_baselines(folder):
         found = re.search(rf"\n\| {name} \| {words} \| (\S+) \| (\S+) \| \S+ \|\n$", done.stdout)
         right = float(found[1]) > 60 and float(found[2]) > 80 if found else not BASELINES and done.stdout.endswith(f"\n{name}: not installed\n")
         check(done.returncode == 0 and right, f"{name}: {done}")
+    done = subprocess.run([sys.executable, SCRIPTS / "baselines.py", folder / "absent"], capture_output=True, text=True, timeout=LIMIT)
+    check(done.returncode == 1 and re.fullmatch(r"\S+/absent/words.txt: .*; give the folder that prepare has written\n", done.stderr), f"no words: {done}")
 
 
 FAKE_PREPARE = "#!/bin/sh\nfor folder; do :; done\necho prepared >>made\ncp -r data \"$folder\"\n"

@@ -65,6 +65,8 @@ static shard_status compute_step(const training_loop *loop, step *made, bool *in
     run->at.epoch_step++;
     made->grad_scale = shard_grad_scaler_get_scale(run->optimizers.scaler);
     made->batch.loss = made->batch.samples > 0 ? sums[0] / (double)made->batch.samples : 0;
+    if (isnan(made->batch.loss))
+        made->batch.loss = NAN; /* of a sign that depends on the processor, which is printed */
     made->seconds = progress_clock() - begun;
     *interrupted = sums[1] > 0;
     return status == SHARD_OK

@@ -26,8 +26,11 @@ TOP = 5
 
 
 def read_pairs(path):
-    with open(path, encoding="utf-8") as file:
-        return [line.rstrip("\n").split(" ") for line in file]
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\n").split(" ") for line in file]
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}; give the folder that prepare has written")
 
 
 def ask(command, typed):
