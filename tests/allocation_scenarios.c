@@ -85,8 +85,8 @@ typedef shard_tensor *scalar(shard_tensor *x, double number);
 static void run_unary(void)
 {
     FOR_EACH(unary, f, shard_neg, shard_exp, shard_log, shard_log1p, shard_sqrt, shard_rsqrt, shard_abs, shard_tanh,
-             shard_sigmoid, shard_relu, shard_gelu, shard_gelu_tanh, shard_sum, shard_mean, shard_softmax, shard_log_softmax,
-             shard_clone)
+             shard_sigmoid, shard_relu, shard_gelu, shard_gelu_tanh, shard_silu, shard_sum, shard_mean, shard_softmax,
+             shard_log_softmax, shard_clone)
     SHARD_SCOPE
     {
         shard_tensor *x = leaf();
@@ -96,7 +96,7 @@ static void run_unary(void)
 
 static void run_scalars(void)
 {
-    FOR_EACH(scalar, f, shard_scale, shard_add_scalar, shard_pow_scalar)
+    FOR_EACH(scalar, f, shard_scale, shard_add_scalar, shard_pow_scalar, shard_leaky_relu)
     SHARD_SCOPE
     {
         shard_tensor *x = leaf();
@@ -108,7 +108,7 @@ static void run_scalars(void)
     SHARD_SCOPE
     {
         shard_tensor *x = leaf();
-        back(shard_clamp(x, 0.2, 0.6), x);
+        back(shard_softplus(shard_clamp(x, 0.2, 0.6), 1, 20), x);
         shard_zero_grad(x);
     }
 }
@@ -470,6 +470,9 @@ static void run_layers(void)
                                   shard_nn_prelu(8), shard_nn_gelu(), shard_nn_max_pool2d(2, -1, 0), shard_nn_dropout(0.5),
                                   shard_nn_global_avg_pool2d(), shard_nn_flatten(), shard_nn_layer_norm(8, 1e-5),
                                   shard_nn_linear(8, 3)),
+              SHARD_SHAPE(2, 4, 4, 4));
+    run_model(shard_nn_sequential(shard_nn_prelu(4), shard_nn_avg_pool2d(2, -1, 0), shard_nn_leaky_relu(0.1), shard_nn_silu(),
+                                  shard_nn_softplus(1, 20), shard_nn_sigmoid(), shard_nn_tanh()),
               SHARD_SHAPE(2, 4, 4, 4));
     shard_module *norm = shard_nn_batch_norm(3);
     shard_nn_sync_batch_norm(norm, NULL);

@@ -162,6 +162,9 @@ MAKER(size, shard_abs(x[0]))
 MAKER(hyperbolic_tangent, shard_tanh(x[0]))
 MAKER(sigmoid, shard_sigmoid(x[0]))
 MAKER(clamp, shard_clamp(x[0], -1, 1))
+MAKER(silu, shard_silu(x[0]))
+MAKER(leaky_relu, shard_leaky_relu(x[0], 0.01))
+MAKER(softplus, shard_softplus(x[0], 1, 20))
 MAKER(difference, shard_sub(x[0], x[1]))
 MAKER(quotient, shard_div(x[0], shard_add_scalar(x[1], 4)))
 MAKER(power, shard_pow(shard_add_scalar(x[0], 4), x[1]))
@@ -371,6 +374,9 @@ static const cast_case cases[] = {
     {"tanh", hyperbolic_tangent, 1, {MATRIX}, {N}, N},
     {"sigmoid", sigmoid, 1, {MATRIX}, {N}, N},
     {"clamp", clamp, 1, {MATRIX}, {N}, N},
+    {"silu", silu, 1, {MATRIX}, {N}, N},
+    {"leaky_relu", leaky_relu, 1, {MATRIX}, {N}, N},
+    {"softplus", softplus, 1, {MATRIX}, {N}, F},
     {"dropout", dropout, 1, {MATRIX}, {N}, N},
     {"max_pool2d", max_pool, 1, {IMAGES}, {N}, N},
     {"avg_pool2d", avg_pool, 1, {IMAGES}, {N}, N},

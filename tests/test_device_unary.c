@@ -20,10 +20,16 @@ static long double value(shard_unary unary, const double *scalars, long double x
     switch (unary) {
     case SHARD_RELU:
         return x > 0 ? x : isnan(x) ? x : 0;
+    case SHARD_LEAKY_RELU:
+        return x > 0 ? x : x * scalars[0];
     case SHARD_GELU:
         return x * normal(x);
     case SHARD_GELU_TANH:
         return x * logistic(x);
+    case SHARD_SILU:
+        return x / (1 + expl(-x));
+    case SHARD_SOFTPLUS:
+        return scalars[0] * x > scalars[1] ? x : log1pl(expl(scalars[0] * x)) / scalars[0];
     case SHARD_EXP:
         return expl(x);
     case SHARD_LOG:
@@ -57,10 +63,16 @@ static long double slope(shard_unary unary, const double *scalars, long double x
     switch (unary) {
     case SHARD_RELU:
         return x > 0;
+    case SHARD_LEAKY_RELU:
+        return x > 0 ? 1 : scalars[0];
     case SHARD_GELU:
         return normal(x) + x * expl(-x * x / 2) / sqrtl(2 * acosl(-1));
     case SHARD_GELU_TANH:
         return l + x * 2 * c * (1 + 3 * 0.044715L * x * x) * l * (1 - l);
+    case SHARD_SILU:
+        return (1 + x / (1 + expl(x))) / (1 + expl(-x));
+    case SHARD_SOFTPLUS:
+        return scalars[0] * x > scalars[1] ? 1 : 1 / (1 + expl(-scalars[0] * x));
     case SHARD_EXP:
         return x;
     case SHARD_LOG:
@@ -95,12 +107,16 @@ typedef struct form {
 
 /* All scalars are of 16-bit types, too: clamp's bounds are some of the numbers. */
 static const form forms[] = {
-    {SHARD_RELU, -9, 9, {0}},        {SHARD_GELU, -9, 9, {0}},       {SHARD_GELU_TANH, -9, 9, {0}}, {SHARD_EXP, -10, 10, {0}},
-    {SHARD_LOG, 1e-4, 9, {0}},       {SHARD_LOG1P, -0.99, 9, {0}},   {SHARD_SQRT, 1e-4, 9, {0}},    {SHARD_RSQRT, 0.01, 9, {0}},
-    {SHARD_ABS, -9, 9, {0}},         {SHARD_TANH, -9, 9, {0}},       {SHARD_SIGMOID, -9, 9, {0}},   {SHARD_SHIFT, -9, 9, {1.25}},
-    {SHARD_CLAMP, -9, 9, {-0.5, 2}}, {SHARD_POWER, -4, 4, {0}},      {SHARD_POWER, -4, 4, {1}},     {SHARD_POWER, -4, 4, {2}},
-    {SHARD_POWER, -4, 4, {3}},       {SHARD_POWER, -4, 4, {4}},      {SHARD_POWER, 0.25, 4, {-1}},  {SHARD_POWER, 0.25, 4, {0.5}},
-    {SHARD_POWER, 0.25, 4, {-0.5}},  {SHARD_POWER, 0.25, 4, {2.75}},
+    {SHARD_RELU, -9, 9, {0}},           {SHARD_GELU, -9, 9, {0}},         {SHARD_GELU_TANH, -9, 9, {0}},
+    {SHARD_EXP, -10, 10, {0}},          {SHARD_LOG, 1e-4, 9, {0}},        {SHARD_LOG1P, -0.99, 9, {0}},
+    {SHARD_SQRT, 1e-4, 9, {0}},         {SHARD_RSQRT, 0.01, 9, {0}},      {SHARD_ABS, -9, 9, {0}},
+    {SHARD_TANH, -9, 9, {0}},           {SHARD_SIGMOID, -9, 9, {0}},      {SHARD_SHIFT, -9, 9, {1.25}},
+    {SHARD_CLAMP, -9, 9, {-0.5, 2}},    {SHARD_POWER, -4, 4, {0}},        {SHARD_POWER, -4, 4, {1}},
+    {SHARD_POWER, -4, 4, {2}},          {SHARD_POWER, -4, 4, {3}},        {SHARD_POWER, -4, 4, {4}},
+    {SHARD_POWER, 0.25, 4, {-1}},       {SHARD_POWER, 0.25, 4, {0.5}},    {SHARD_POWER, 0.25, 4, {-0.5}},
+    {SHARD_POWER, 0.25, 4, {2.75}},     {SHARD_SILU, -9, 9, {0}},         {SHARD_LEAKY_RELU, -9, 9, {0.25}},
+    {SHARD_LEAKY_RELU, -9, 9, {-1.5}},  {SHARD_SOFTPLUS, -9, 9, {1, 20}}, {SHARD_SOFTPLUS, -9, 9, {2, 3}},
+    {SHARD_SOFTPLUS, -9, 9, {-0.5, 2}},
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 static const int64_t sizes[] = {0, 1, 7, 1000, 1025, 70001};
@@ -171,7 +187,8 @@ START_TEST(backward)
             for (int64_t i = 0; i < n; i++) {
                 long double in = array_get(x, i, dtype), gradient = array_get(dy, i, dtype);
                 long double d = slope(f->unary, f->scalars, in);
-                /* The two terms of gelu cancel near -0.75, those of tanh and sigmoid near 1; each is right to some units. */
+                /* The two terms of gelu cancel near -0.75, those of silu near -1.3, those of tanh and sigmoid near 1; each is
+                 * right to some units. */
                 long double error = exact ? 0 : fabsl(gradient) * 40 * compute_unit(dtype) * (gelu ? 1 : fmaxl(1, fabsl(d)));
                 want[i] = (wanted){gradient * d, error};
             }
@@ -195,7 +212,7 @@ END_TEST
 /* NaN stays NaN; what overflows inside does not show. */
 START_TEST(special_values)
 {
-    static const shard_unary unaries[] = {SHARD_RELU, SHARD_GELU, SHARD_GELU_TANH};
+    static const shard_unary unaries[] = {SHARD_RELU, SHARD_GELU, SHARD_GELU_TANH, SHARD_SILU};
     shard_device *device;
     for (int set = 0; (device = kernel_device(set)); set++)
         for (int t = 0; t < 4; t++) {
@@ -218,14 +235,27 @@ START_TEST(special_values)
 }
 END_TEST
 
-/* At the ends of the range: torch's values, which are IEEE 754's. The scalar is that of shift and power; clamp is
- * to [-0.5, 2]. */
+/* At the ends of the range: torch's values, which are IEEE 754's. The second scalar is 2, clamp's upper bound
+ * and softplus's threshold. */
 START_TEST(ends)
 {
     static const struct {
         shard_unary unary;
         double scalar, x, y;
     } cases[] = {
+        {SHARD_LEAKY_RELU, 0.25, -INFINITY, -INFINITY},
+        {SHARD_LEAKY_RELU, 0.25, INFINITY, INFINITY},
+        {SHARD_LEAKY_RELU, 0.25, -0.0, -0.0},
+        {SHARD_LEAKY_RELU, 0.25, NAN, NAN},
+        {SHARD_LEAKY_RELU, 0, -INFINITY, NAN},
+        {SHARD_SILU, 0, -INFINITY, NAN},
+        {SHARD_SILU, 0, NAN, NAN},
+        {SHARD_SOFTPLUS, 1, INFINITY, INFINITY},
+        {SHARD_SOFTPLUS, 1, -INFINITY, 0},
+        {SHARD_SOFTPLUS, 1, -1e4, 0},
+        {SHARD_SOFTPLUS, 1, 3, 3},
+        {SHARD_SOFTPLUS, -1, INFINITY, -0.0},
+        {SHARD_SOFTPLUS, 1, NAN, NAN},
         {SHARD_EXP, 0, -INFINITY, 0},
         {SHARD_EXP, 0, INFINITY, INFINITY},
         {SHARD_EXP, 0, NAN, NAN},
@@ -302,6 +332,13 @@ START_TEST(gradients_at_ends)
         shard_unary unary;
         double scalar, from, dx;
     } cases[] = {
+        {SHARD_LEAKY_RELU, 0.25, 0, 0.25},
+        {SHARD_LEAKY_RELU, 0.25, NAN, 0.25},
+        {SHARD_SILU, 0, NAN, NAN},
+        {SHARD_SOFTPLUS, 1, INFINITY, 1},
+        {SHARD_SOFTPLUS, 1, -INFINITY, 0},
+        {SHARD_SOFTPLUS, 1, 2.5, 1},
+        {SHARD_SOFTPLUS, 1, NAN, NAN},
         {SHARD_EXP, 0, INFINITY, INFINITY},
         {SHARD_LOG, 0, 0, INFINITY},
         {SHARD_LOG1P, 0, -1, INFINITY},
@@ -350,7 +387,7 @@ int main(void)
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, forward, 0, FORMS);
     tcase_add_loop_test(all, backward, 0, FORMS);
-    tcase_add_loop_test(all, special_values, 0, 3);
+    tcase_add_loop_test(all, special_values, 0, 4);
     tcase_add_test(all, ends);
     tcase_add_test(all, gradients_at_ends);
     return test_run(suite);

@@ -38,6 +38,9 @@ static shard_tensor *nn_flatten(shard_tensor *const *x, const void *options)
 OPERATION(relu, shard_relu(x[0]))
 OPERATION(gelu, shard_gelu(x[0]))
 OPERATION(gelu_tanh, shard_gelu_tanh(x[0]))
+OPERATION(silu, shard_silu(x[0]))
+OPERATION(leaky_relu, shard_leaky_relu(x[0], 0.25))
+OPERATION(softplus, shard_softplus(x[0], 2, 1))
 OPERATION(softmax, shard_softmax(x[0]))
 OPERATION(log_softmax, shard_log_softmax(x[0]))
 OPERATION(logsumexp, shard_logsumexp(x[0], 1, false))
@@ -88,6 +91,9 @@ static const struct {
     {"relu", relu},
     {"gelu", gelu},
     {"gelu_tanh", gelu_tanh},
+    {"silu", silu},
+    {"leaky_relu", leaky_relu},
+    {"softplus", softplus},
     {"softmax", softmax},
     {"log_softmax", log_softmax},
     {"add", add},

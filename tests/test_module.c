@@ -1,4 +1,5 @@
 /* Modules: names, training mode, own modules, what happens on failure. */
+#include "support/gradcheck.h"
 #include "support/host.h"
 #include "support/job.h"
 #include "support/options.h"
@@ -462,6 +463,42 @@ START_TEST(test_bad_options)
 }
 END_TEST
 
+/* Layers that are one operation. */
+START_TEST(test_one_operation)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_normal(SHARD_SHAPE(2, 5, 5, 3), 0, 3);
+        const struct {
+            shard_module *module;
+            shard_tensor *y;
+        } layers[] = {
+            {shard_nn_relu(), shard_relu(x)},
+            {shard_nn_leaky_relu(0.2), shard_leaky_relu(x, 0.2)},
+            {shard_nn_gelu(), shard_gelu(x)},
+            {shard_nn_silu(), shard_silu(x)},
+            {shard_nn_softplus(2, 3), shard_softplus(x, 2, 3)},
+            {shard_nn_sigmoid(), shard_sigmoid(x)},
+            {shard_nn_tanh(), shard_tanh(x)},
+            {shard_nn_max_pool2d(3, 2, 1), shard_max_pool2d(x, 3, .stride = 2, .padding = 1)},
+            {shard_nn_avg_pool2d(3, 2, 1), shard_avg_pool2d(x, 3, .stride = 2, .padding = 1)},
+            {shard_nn_avg_pool2d(2, -1, 0), shard_avg_pool2d(x, 2)},
+            {shard_nn_global_avg_pool2d(), shard_global_avg_pool2d(x)},
+        };
+        for (int i = 0; i < (int)(sizeof layers / sizeof *layers); i++) {
+            const char *name = shard_module_get_type(layers[i].module)->name;
+            double *values = values_of(layers[i].y);
+            check_tensor(name, shard_forward(layers[i].module, x), values, 0);
+            free(values);
+            shard_module_destroy(layers[i].module);
+        }
+        shard_module *softplus = shard_nn_softplus(0, 20);
+        check_refused(shard_forward(softplus, x), SHARD_ERROR_ARGUMENT, "shard_softplus: beta 0 *");
+        shard_module_destroy(softplus);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("module");
@@ -481,5 +518,6 @@ int main(void)
     tcase_add_test(tcase, test_shared_weight);
     tcase_add_test(tcase, test_layer_norm_options);
     tcase_add_test(tcase, test_bad_options);
+    tcase_add_test(tcase, test_one_operation);
     return test_run(suite);
 }

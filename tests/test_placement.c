@@ -71,6 +71,7 @@ static shard_tensor *functions(shard_tensor *const *x, const void *options)
 {
     (void)options;
     shard_tensor *y = shard_clamp(shard_log(shard_add_scalar(shard_exp(shard_neg(x[0])), 2)), 0.5, 2);
+    y = shard_silu(shard_leaky_relu(shard_softplus(y, 2, 3), 0.1));
     return shard_tanh(shard_pow_scalar(shard_rsqrt(shard_sqrt(shard_log1p(shard_abs(shard_sigmoid(y))))), 1.5));
 }
 

@@ -12,6 +12,7 @@
     }
 MAKER(relu)
 MAKER(gelu)
+MAKER(silu)
 MAKER(gelu_tanh)
 MAKER(abs)
 MAKER(tanh)
@@ -63,6 +64,16 @@ static shard_tensor *clamp(shard_tensor *const *x, const void *bounds)
     return shard_clamp(x[0], ((const double *)bounds)[0], ((const double *)bounds)[1]);
 }
 
+static shard_tensor *leaky_relu(shard_tensor *const *x, const void *slope)
+{
+    return shard_leaky_relu(x[0], *(const double *)slope);
+}
+
+static shard_tensor *softplus(shard_tensor *const *x, const void *numbers)
+{
+    return shard_softplus(x[0], ((const double *)numbers)[0], ((const double *)numbers)[1]);
+}
+
 static const operation operations[] = {
     {"relu", make_relu, NULL, 1, {SHARD_SHAPE(7, 9)}},
     {"relu of a scalar", make_relu, NULL, 1, {SHARD_SCALAR}},
@@ -70,6 +81,13 @@ static const operation operations[] = {
     {"gelu", make_gelu, NULL, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
     {"gelu of nothing", make_gelu, NULL, 1, {SHARD_SHAPE(2, 0)}, .needs = 1},
     {"gelu_tanh", make_gelu_tanh, NULL, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
+    {"silu", make_silu, NULL, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
+    {"leaky_relu", leaky_relu, &(double){0.2}, 1, {SHARD_SHAPE(7, 9)}},
+    {"leaky_relu of slope 0", leaky_relu, &(double){0}, 1, {SHARD_SHAPE(7, 9)}},
+    {"leaky_relu of a negative slope", leaky_relu, &(double){-0.5}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
+    {"softplus", softplus, (double[]){1, 20}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
+    {"softplus of another beta", softplus, (double[]){-1.5, 20}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
+    {"softplus to a threshold", softplus, (double[]){2, 1.3}, 1, {SHARD_SHAPE(7, 9)}, .needs = 1},
     {"exp", exponential, NULL, 1, {SHARD_SHAPE(7, 9)}},
     {"exp of a scalar", exponential, NULL, 1, {SHARD_SCALAR}},
     {"log of exp", logarithm_of_exponential, NULL, 1, {SHARD_SHAPE(7, 9)}},
@@ -142,6 +160,14 @@ START_TEST(refuses)
         check_refused(shard_gelu(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE, "shard_gelu: *int64*");
         check_refused(shard_clamp(shard_zeros(SHARD_SHAPE(2)), NAN, 1), SHARD_ERROR_ARGUMENT, "shard_clamp: bounds nan and 1; *");
         check_refused(shard_clamp(NULL, 0, 1), SHARD_ERROR_ARGUMENT, "shard_clamp: *");
+        check_refused(shard_leaky_relu(shard_zeros(SHARD_SHAPE(2)), INFINITY), SHARD_ERROR_ARGUMENT,
+                      "shard_leaky_relu: negative_slope inf; *");
+        check_refused(shard_leaky_relu(NULL, 0.1), SHARD_ERROR_ARGUMENT, "shard_leaky_relu: *");
+        check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), 0, 20), SHARD_ERROR_ARGUMENT, "shard_softplus: beta 0 *");
+        check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), INFINITY, 20), SHARD_ERROR_ARGUMENT,
+                      "shard_softplus: beta inf *");
+        check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), 1, NAN), SHARD_ERROR_ARGUMENT, "*threshold nan*");
+        check_refused(shard_softplus(NULL, 1, 20), SHARD_ERROR_ARGUMENT, "shard_softplus: *");
         check_refused(shard_pow_scalar(NULL, 2), SHARD_ERROR_ARGUMENT, "shard_pow_scalar: *");
         check_refused(shard_exp(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64)), SHARD_ERROR_SHAPE, "shard_exp: *");
         /* A NULL operand leaves the first error alone. */

@@ -205,9 +205,15 @@ SHARD_API shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shar
 
 /* ---- activations, dropout, pooling ---- */
 
-/* Modules of shard_relu, shard_gelu and shard_dropout (in training; in evaluation x itself), with p in [0, 1]. */
+/* Modules of shard_relu, shard_gelu and so on. The forward checks the numbers. */
 SHARD_API shard_module *shard_nn_relu(void);
+SHARD_API shard_module *shard_nn_leaky_relu(double negative_slope);
 SHARD_API shard_module *shard_nn_gelu(void);
+SHARD_API shard_module *shard_nn_silu(void);
+SHARD_API shard_module *shard_nn_softplus(double beta, double threshold);
+SHARD_API shard_module *shard_nn_sigmoid(void);
+SHARD_API shard_module *shard_nn_tanh(void);
+/* shard_dropout in training, in evaluation x itself; p in [0, 1]. */
 SHARD_API shard_module *shard_nn_dropout(double p);
 /* Gives every dropout of the module this .group of shard_dropout from now on, the ranks with the samples of one batch; NULL ends
  * it. Then training has the same dropout on any number of ranks. Not collective, but the module's forward is, over group, while
@@ -234,6 +240,7 @@ SHARD_API shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_pre
 SHARD_API shard_module *shard_nn_flatten(void);
 /* stride -1: the kernel's size. The forward checks all three numbers. */
 SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);
+SHARD_API shard_module *shard_nn_avg_pool2d(int64_t kernel, int64_t stride, int64_t padding);
 SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
 
 /* A sequence of modules, named "0", "1", ...; as torch.nn.Sequential. */

@@ -109,9 +109,18 @@ SHARD_API shard_tensor *shard_abs(shard_tensor *x);
 SHARD_API shard_tensor *shard_tanh(shard_tensor *x);
 SHARD_API shard_tensor *shard_sigmoid(shard_tensor *x);
 SHARD_API shard_tensor *shard_relu(shard_tensor *x);
+/* x where x > 0, else negative_slope * x; torch's default is 0.01. A slope that is not finite is an error (ARGUMENT). As
+ * torch.nn.functional.leaky_relu. */
+SHARD_API shard_tensor *shard_leaky_relu(shard_tensor *x, double negative_slope);
 /* The exact function (by erf), torch's default; and the tanh approximation. */
 SHARD_API shard_tensor *shard_gelu(shard_tensor *x);
 SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
+/* x / (1 + exp(-x)). */
+SHARD_API shard_tensor *shard_silu(shard_tensor *x);
+/* log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold; torch's defaults are 1 and 20. The sum has no overflow
+ * for any threshold. A beta that is 0 or not finite, and a NaN threshold are errors (ARGUMENT). As
+ * torch.nn.functional.softplus. */
+SHARD_API shard_tensor *shard_softplus(shard_tensor *x, double beta, double threshold);
 /* x where x > 0, else weight * x; weight has one number, [1] or a scalar, or one for each channel, x's last dimension:
  * [channels]. Where channels are split, a weight of them is split in the same way. The gradient of the weight is summed in
  * float32 or wider, from products in x's dtype. As torch.nn.functional.prelu, whose channels are the second dimension. Errors:

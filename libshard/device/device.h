@@ -54,20 +54,23 @@ struct shard_device {
 
 /* Functions of one number; s0, s1: their scalars. The comments name the operand of the gradient: x, or the result y. */
 typedef enum shard_unary {
-    SHARD_RELU,      /* x or y */
-    SHARD_GELU,      /* x; exact, by erf */
-    SHARD_GELU_TANH, /* x */
-    SHARD_EXP,       /* y */
-    SHARD_LOG,       /* x */
-    SHARD_LOG1P,     /* x */
-    SHARD_SQRT,      /* y */
-    SHARD_RSQRT,     /* y; 1 / sqrt(x) */
-    SHARD_ABS,       /* x; 0 at 0 */
-    SHARD_TANH,      /* y */
-    SHARD_SIGMOID,   /* y; 1 / (1 + exp(-x)) */
-    SHARD_SHIFT,     /* not read; x + s0 */
-    SHARD_CLAMP,     /* x; min(max(x, s0), s1); 1 where s0 <= x <= s1 */
-    SHARD_POWER,     /* x; x^s0 */
+    SHARD_RELU,       /* x or y */
+    SHARD_LEAKY_RELU, /* x, or y where s0 >= 0; x where x > 0, else s0 x */
+    SHARD_GELU,       /* x; exact, by erf */
+    SHARD_GELU_TANH,  /* x */
+    SHARD_SILU,       /* x; x / (1 + exp(-x)) */
+    SHARD_SOFTPLUS,   /* x; log(1 + exp(s0 x)) / s0, and x where s0 x > s1 */
+    SHARD_EXP,        /* y */
+    SHARD_LOG,        /* x */
+    SHARD_LOG1P,      /* x */
+    SHARD_SQRT,       /* y */
+    SHARD_RSQRT,      /* y; 1 / sqrt(x) */
+    SHARD_ABS,        /* x; 0 at 0 */
+    SHARD_TANH,       /* y */
+    SHARD_SIGMOID,    /* y; 1 / (1 + exp(-x)) */
+    SHARD_SHIFT,      /* not read; x + s0 */
+    SHARD_CLAMP,      /* x; min(max(x, s0), s1); 1 where s0 <= x <= s1 */
+    SHARD_POWER,      /* x; x^s0 */
 } shard_unary;
 /* Functions of two numbers. A NaN is both the larger and the smaller one; the gradient of these is halved where the
  * operands are equal. */

@@ -8,59 +8,59 @@
 
 /* ---- without settings ---- */
 
-static shard_tensor *relu_forward(shard_module *module, shard_tensor *x)
-{
-    (void)module;
-    return shard_relu(x);
-}
-
-static shard_tensor *gelu_forward(shard_module *module, shard_tensor *x)
-{
-    (void)module;
-    return shard_gelu(x);
-}
-
 shard_tensor *shard_flatten_rows(shard_tensor *x)
 {
     bool images = x && x->shape.ndim == 4 && x->shape.dim[1] * x->shape.dim[2] != 1;
     return shard_flatten(images ? shard_permute(x, (int[]){0, 3, 1, 2}) : x, 1, -1);
 }
 
-static shard_tensor *flatten_forward(shard_module *module, shard_tensor *x)
+/* The maker of a module whose forward is function(x). */
+#define LAYER(kind, function)                                                                                                    \
+    static shard_tensor *kind##_forward(shard_module *module, shard_tensor *x)                                                   \
+    {                                                                                                                            \
+        (void)module;                                                                                                            \
+        return function(x);                                                                                                      \
+    }                                                                                                                            \
+    static const shard_module_type kind##_type = {.name = #kind, .forward = kind##_forward};                                     \
+    shard_module *shard_nn_##kind(void)                                                                                          \
+    {                                                                                                                            \
+        return shard_module_create(&kind##_type, NULL);                                                                          \
+    }
+LAYER(relu, shard_relu)
+LAYER(gelu, shard_gelu)
+LAYER(silu, shard_silu)
+LAYER(sigmoid, shard_sigmoid)
+LAYER(tanh, shard_tanh)
+LAYER(flatten, shard_flatten_rows)
+LAYER(global_avg_pool2d, shard_global_avg_pool2d)
+#undef LAYER
+
+/* ---- activations with numbers ---- */
+
+static shard_tensor *leaky_relu_forward(shard_module *module, shard_tensor *x)
 {
-    (void)module;
-    return shard_flatten_rows(x);
+    const double *negative_slope = shard_module_data(module);
+    return shard_leaky_relu(x, *negative_slope);
 }
 
-static shard_tensor *global_avg_pool2d_forward(shard_module *module, shard_tensor *x)
+static shard_tensor *softplus_forward(shard_module *module, shard_tensor *x)
 {
-    (void)module;
-    return shard_global_avg_pool2d(x);
+    const double *numbers = shard_module_data(module);
+    return shard_softplus(x, numbers[0], numbers[1]);
 }
 
-static const shard_module_type relu_type = {.name = "relu", .forward = relu_forward};
-static const shard_module_type gelu_type = {.name = "gelu", .forward = gelu_forward};
-static const shard_module_type flatten_type = {.name = "flatten", .forward = flatten_forward};
-static const shard_module_type global_avg_pool2d_type = {.name = "global_avg_pool2d", .forward = global_avg_pool2d_forward};
+static const shard_module_type leaky_relu_type = {
+    .name = "leaky_relu", .forward = leaky_relu_forward, .destroy = shard_module_free};
+static const shard_module_type softplus_type = {.name = "softplus", .forward = softplus_forward, .destroy = shard_module_free};
 
-shard_module *shard_nn_relu(void)
+shard_module *shard_nn_leaky_relu(double negative_slope)
 {
-    return shard_module_create(&relu_type, NULL);
+    return shard_module_make(&leaky_relu_type, &negative_slope, sizeof negative_slope);
 }
 
-shard_module *shard_nn_gelu(void)
+shard_module *shard_nn_softplus(double beta, double threshold)
 {
-    return shard_module_create(&gelu_type, NULL);
-}
-
-shard_module *shard_nn_flatten(void)
-{
-    return shard_module_create(&flatten_type, NULL);
-}
-
-shard_module *shard_nn_global_avg_pool2d(void)
-{
-    return shard_module_create(&global_avg_pool2d_type, NULL);
+    return shard_module_make(&softplus_type, (const double[]){beta, threshold}, 2 * sizeof(double));
 }
 
 /* ---- PReLU ---- */
@@ -127,22 +127,35 @@ void shard_nn_sync_dropout(shard_module *module, shard_group *group)
     shard_module_each(module, synchronize, group);
 }
 
-/* ---- max pooling ---- */
+/* ---- pooling ---- */
 
-typedef struct max_pool2d_data {
+typedef struct pool2d_data {
     int64_t kernel, stride, padding;
-} max_pool2d_data;
+} pool2d_data;
 
 static shard_tensor *max_pool2d_forward(shard_module *module, shard_tensor *x)
 {
-    const max_pool2d_data *data = shard_module_data(module);
+    const pool2d_data *data = shard_module_data(module);
     return shard_max_pool2d(x, data->kernel, .stride = data->stride, .padding = data->padding);
+}
+
+static shard_tensor *avg_pool2d_forward(shard_module *module, shard_tensor *x)
+{
+    const pool2d_data *data = shard_module_data(module);
+    return shard_avg_pool2d(x, data->kernel, .stride = data->stride, .padding = data->padding);
 }
 
 static const shard_module_type max_pool2d_type = {
     .name = "max_pool2d", .forward = max_pool2d_forward, .destroy = shard_module_free};
+static const shard_module_type avg_pool2d_type = {
+    .name = "avg_pool2d", .forward = avg_pool2d_forward, .destroy = shard_module_free};
 
 shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding)
 {
-    return shard_module_make(&max_pool2d_type, &(max_pool2d_data){kernel, stride, padding}, sizeof(max_pool2d_data));
+    return shard_module_make(&max_pool2d_type, &(pool2d_data){kernel, stride, padding}, sizeof(pool2d_data));
+}
+
+shard_module *shard_nn_avg_pool2d(int64_t kernel, int64_t stride, int64_t padding)
+{
+    return shard_module_make(&avg_pool2d_type, &(pool2d_data){kernel, stride, padding}, sizeof(pool2d_data));
 }

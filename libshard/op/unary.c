@@ -1,4 +1,4 @@
-/* Functions of one element at a time: relu, gelu, exp, log, sqrt, clamp, powers by a number, ... */
+/* Functions of one element at a time: relu, gelu, softplus, exp, log, sqrt, clamp, powers by a number, ... */
 #include "op/autocast.h"
 #include "op/op.h"
 
@@ -33,8 +33,11 @@ static const shard_node_type unary_type = {.name = "unary", .backward = unary_ba
 static const shard_node_type shift_type = {.name = "add_scalar", .backward = shift_backward};
 
 /* Functions whose gradient is computed from the result, which the next operation saves anyway. */
-static bool keeps_result(shard_unary kind)
+static bool keeps_result(const unary_context *context)
 {
+    shard_unary kind = context->kind;
+    if (kind == SHARD_LEAKY_RELU)
+        return context->scalars[0] >= 0; /* both have the sign of x */
     return kind == SHARD_RELU || kind == SHARD_EXP || kind == SHARD_SQRT || kind == SHARD_RSQRT || kind == SHARD_TANH ||
            kind == SHARD_SIGMOID;
 }
@@ -54,7 +57,7 @@ static shard_tensor *forward(const char *function, unary_context context, shard_
     shard_name_node(node, function);
     if (node) {
         *(unary_context *)node->context = context;
-        shard_save_for_backward(node, 0, keeps_result(context.kind) ? y : x);
+        shard_save_for_backward(node, 0, keeps_result(&context) ? y : x);
     }
     return y;
 }
@@ -79,6 +82,16 @@ shard_tensor *shard_relu(shard_tensor *x)
     return unary("shard_relu", SHARD_RELU, x);
 }
 
+shard_tensor *shard_leaky_relu(shard_tensor *x, double negative_slope)
+{
+    if (!shard_check_operand("shard_leaky_relu", x))
+        return NULL;
+    if (!isfinite(negative_slope))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_leaky_relu: negative_slope %g; a finite number is needed",
+                               negative_slope);
+    return forward("shard_leaky_relu", (unary_context){SHARD_LEAKY_RELU, {negative_slope}}, x);
+}
+
 shard_tensor *shard_gelu(shard_tensor *x)
 {
     return unary("shard_gelu", SHARD_GELU, x);
@@ -87,6 +100,23 @@ shard_tensor *shard_gelu(shard_tensor *x)
 shard_tensor *shard_gelu_tanh(shard_tensor *x)
 {
     return unary("shard_gelu_tanh", SHARD_GELU_TANH, x);
+}
+
+shard_tensor *shard_silu(shard_tensor *x)
+{
+    return unary("shard_silu", SHARD_SILU, x);
+}
+
+shard_tensor *shard_softplus(shard_tensor *x, double beta, double threshold)
+{
+    if (!shard_check_operand("shard_softplus", x))
+        return NULL;
+    if (!isfinite(beta) || beta == 0 || isnan(threshold))
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "shard_softplus: beta %g and threshold %g; a finite beta that is not 0, and a threshold that is "
+                               "not NaN are needed",
+                               beta, threshold);
+    return wide("shard_softplus", (unary_context){SHARD_SOFTPLUS, {beta, threshold}}, x);
 }
 
 shard_tensor *shard_exp(shard_tensor *x)

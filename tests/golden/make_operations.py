@@ -134,6 +134,13 @@ def modules():
     case("nn_flatten_3d", lambda x: x.flatten(1), numbers(2, 3, 2))
 
 
+def activations():
+    x = numbers(5, 7) * 2
+    case("silu", F.silu, x)
+    case("leaky_relu", lambda x: F.leaky_relu(x, 0.25), x)
+    case("softplus", lambda x: F.softplus(x, 2, 1), x)
+
+
 def sums():
     case("logsumexp", lambda x: torch.logsumexp(x, 1), numbers(2, 3, 5))
     case("logsumexp_last", lambda x: torch.logsumexp(x, -1, keepdim=True), numbers(2, 3, 5))
@@ -145,5 +152,6 @@ images()
 norms()
 modules()
 sums()
+activations()
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "operations.txt"), "w") as file:
     file.write("\n".join(lines + ["end", ""]))

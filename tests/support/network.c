@@ -62,6 +62,7 @@ void free_net(const net *n)
 UNARY(relu, shard_relu(x))
 UNARY(gelu, shard_gelu(x))
 UNARY(gelu_tanh, shard_gelu_tanh(x))
+UNARY(activations, shard_softplus(shard_leaky_relu(shard_silu(x), 0.2), 2, 20))
 UNARY(scale, shard_scale(x, -1.5))
 /* x times y, which may be of another dtype. */
 static shard_tensor *times(shard_tensor *x, shard_tensor *y)
@@ -349,6 +350,7 @@ const net_operation net_operations[] = {
     {"relu", relu, BY_BOTH},
     {"gelu", gelu, BY_BOTH},
     {"gelu_tanh", gelu_tanh, BY_BOTH},
+    {"silu, leaky_relu, softplus", activations, BY_BOTH},
     {"scale", scale, BY_BOTH},
     {"a square", square, BY_BOTH},
     {"two uses", two_uses, BY_BOTH},

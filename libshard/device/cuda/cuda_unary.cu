@@ -98,16 +98,29 @@ template <class R> struct Scalars {
     R first, second;
 };
 
+/* With z = beta x: max(z, 0) + log(1 + exp(-|z|)), in which nothing overflows. */
+template <class R> static __device__ inline R softplus(R x, Scalars<R> scalars)
+{
+    R z = scalars.first * x, sum = (z > 0 ? z : 0) + logarithm_of_next(exponential(z < 0 ? z : -z));
+    return z > scalars.second ? x : sum / scalars.first;
+}
+
 template <class R, shard_unary UNARY> static __device__ inline R value(R x, Scalars<R> scalars)
 {
     R rest;
     switch (UNARY) {
     case SHARD_RELU:
         return 0 > x ? 0 : x;
+    case SHARD_LEAKY_RELU:
+        return x > 0 ? x : x * scalars.first;
     case SHARD_GELU:
         return x * normal(x, &rest);
     case SHARD_GELU_TANH:
         return x * logistic((R)ROOT * x * (1 + (R)CUBIC * x * x), &rest);
+    case SHARD_SILU:
+        return x * logistic(x / 2, &rest);
+    case SHARD_SOFTPLUS:
+        return softplus(x, scalars);
     case SHARD_EXP:
         return exponential(x);
     case SHARD_LOG:
@@ -145,15 +158,23 @@ template <class R> static __device__ inline R gelu_tanh_slope(R x)
 
 template <class R, shard_unary UNARY> static __device__ inline R gradient(R x, R dy, Scalars<R> scalars)
 {
-    R part, density;
+    R part, density, rest;
     switch (UNARY) {
     case SHARD_RELU:
         return x <= 0 ? 0 : dy;
+    case SHARD_LEAKY_RELU:
+        return x > 0 ? dy : dy * scalars.first;
     case SHARD_GELU:
         part = normal(x, &density);
         return dy * (part + x * ((R)0.39894228040143267794 * density));
     case SHARD_GELU_TANH:
         return dy * gelu_tanh_slope(x);
+    case SHARD_SILU:
+        part = logistic(x / 2, &rest);
+        return dy * (part + x * (part * rest));
+    case SHARD_SOFTPLUS:
+        part = logistic(scalars.first * x / 2, &rest);
+        return scalars.first * x > scalars.second ? dy : dy * part;
     case SHARD_EXP:
         return dy * x;
     case SHARD_LOG:
@@ -248,8 +269,11 @@ static shard_status backward(shard_device *device, const double *scalars, int64_
 
 #define SHARD_UNARIES(X)                                                                                                         \
     X(SHARD_RELU)                                                                                                                \
+    X(SHARD_LEAKY_RELU)                                                                                                          \
     X(SHARD_GELU)                                                                                                                \
     X(SHARD_GELU_TANH)                                                                                                           \
+    X(SHARD_SILU)                                                                                                                \
+    X(SHARD_SOFTPLUS)                                                                                                            \
     X(SHARD_EXP)                                                                                                                 \
     X(SHARD_LOG)                                                                                                                 \
     X(SHARD_LOG1P)                                                                                                               \

@@ -32,6 +32,24 @@ MAP_BODY(relu_backward)
         dx[i] = x[i] <= 0 ? 0 : dx[i];
 }
 
+MAP_BODY(leaky_relu_values)
+{
+    const real *x = in[0];
+    real *y = out[0], slope = (real)((const double *)context)[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        y[i] = x[i] > 0 ? x[i] : x[i] * slope;
+}
+
+MAP_BODY(leaky_relu_backward)
+{
+    const real *x = in[0], *dy = in[1];
+    real *dx = out[0], slope = (real)((const double *)context)[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++)
+        dx[i] = dy[i] * (x[i] > 0 ? 1 : slope);
+}
+
 MAP_BODY(gelu_values)
 {
     const real *x = in[0];
@@ -75,6 +93,51 @@ MAP_BODY(gelu_tanh_backward)
         real v = x[i] > 30 ? 30 : x[i] < -30 ? -30 : x[i];
         real rest, square = (real)CUBIC * v * v, part = R(logistic)((real)ROOT * v * (1 + square), &rest);
         dx[i] = dy[i] * (part + 2 * (real)ROOT * v * (1 + 3 * square) * (part * rest));
+    }
+}
+
+MAP_BODY(silu_values)
+{
+    const real *x = in[0];
+    real *y = out[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real rest;
+        y[i] = x[i] * R(logistic)(x[i] / 2, &rest);
+    }
+}
+
+MAP_BODY(silu_backward)
+{
+    const real *x = in[0], *dy = in[1];
+    real *dx = out[0];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real rest, part = R(logistic)(x[i] / 2, &rest);
+        dx[i] = dy[i] * (part + x[i] * (part * rest));
+    }
+}
+
+/* With z = beta x: max(z, 0) + log(1 + exp(-|z|)), in which nothing overflows. */
+MAP_BODY(softplus_values)
+{
+    const real *x = in[0];
+    real *y = out[0], beta = (real)((const double *)context)[0], threshold = (real)((const double *)context)[1];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real z = beta * x[i], sum = (z > 0 ? z : 0) + R(log1p)(R(exp)(z < 0 ? z : -z));
+        y[i] = z > threshold ? x[i] : sum / beta;
+    }
+}
+
+MAP_BODY(softplus_backward)
+{
+    const real *x = in[0], *dy = in[1];
+    real *dx = out[0], beta = (real)((const double *)context)[0], threshold = (real)((const double *)context)[1];
+#pragma omp simd
+    for (int64_t i = 0; i < s.count; i++) {
+        real rest, z = beta * x[i], part = R(logistic)(z / 2, &rest);
+        dx[i] = dy[i] * (z > threshold ? 1 : part);
     }
 }
 
@@ -231,8 +294,11 @@ MAP_BODY(power_backward)
 
 #define UNARIES(X)                                                                                                               \
     X(RELU, relu)                                                                                                                \
+    X(LEAKY_RELU, leaky_relu)                                                                                                    \
     X(GELU, gelu)                                                                                                                \
     X(GELU_TANH, gelu_tanh)                                                                                                      \
+    X(SILU, silu)                                                                                                                \
+    X(SOFTPLUS, softplus)                                                                                                        \
     X(EXP, exp)                                                                                                                  \
     X(LOG, log)                                                                                                                  \
     X(LOG1P, log1p)                                                                                                              \
