@@ -3,8 +3,13 @@
  */
 #include "support/trainee.h"
 
+#include "device/graph.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct refused {
     const char *what;
@@ -238,6 +243,37 @@ START_TEST(refuses_without_optimizer)
 }
 END_TEST
 
+static atomic_bool registered;
+
+static void *forget_others(void *owner)
+{
+    while (!registered) {
+        shard_graph_forget(owner);
+        usleep(1);
+    }
+    return NULL;
+}
+
+/* Another thread destroys optimizers, of the CPU as it were, while a capture registers its replays. */
+START_TEST(others_end_in_capture)
+{
+    enum { ROUNDS = 30, REPLAYS = 1 << 16 };
+    int own, other;
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t thread;
+        shard_graph *graph = shard_graph_begin(shard_device_open(NULL));
+        registered = false;
+        ck_assert_int_eq(pthread_create(&thread, NULL, forget_others, &other), 0);
+        for (int i = 0; i < REPLAYS; i++)
+            ck_assert_ptr_eq(shard_graph_on_replay(graph, (shard_replay){.owner = &own}, 0), graph);
+        registered = true;
+        pthread_join(thread, NULL);
+        shard_graph_destroy(graph);
+    }
+    check_ok(shard_last_status());
+}
+END_TEST
+
 /* A parameter that an eager step has left out is at another step than those with which it shares what it takes of it. */
 START_TEST(refuses_steps_apart)
 {
@@ -321,6 +357,7 @@ int main(void)
         tcase_add_test(all, refuses_warmup);
         tcase_add_test(all, refuses_normalized_rows);
         tcase_add_test(all, refuses_without_optimizer);
+        tcase_add_test(all, others_end_in_capture);
         tcase_add_test(all, refuses_steps_apart);
         tcase_add_test(all, refuses_collectives);
     }

@@ -33,7 +33,7 @@ struct shard_graph {
 
 static _Thread_local shard_graph *capturing;
 
-/* All graphs, for shard_graph_forget. */
+/* All graphs, for shard_graph_forget, which any thread may call: a capture adds its replays with the lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static shard_graph *graphs;
 static uint64_t captures;
@@ -55,22 +55,33 @@ uint64_t shard_graph_number(void)
 
 /* ---- participants ---- */
 
+static shard_status add_replay(shard_graph *graph, shard_replay replay)
+{
+    pthread_mutex_lock(&lock);
+    shard_status status = shard_grow(&graph->replays, &graph->capacity, graph->count + 1, sizeof *graph->replays);
+    if (status == SHARD_OK)
+        graph->replays[graph->count++] = (registered){replay, graph->used};
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
 const void *shard_graph_on_replay(shard_graph *graph, shard_replay replay, size_t bytes)
 {
     size_t room = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    shard_status status = shard_grow(&graph->replays, &graph->capacity, graph->count + 1, sizeof *graph->replays);
-    if (status == SHARD_OK && room > VALUES - graph->used)
+    shard_status status = SHARD_OK;
+    if (room > VALUES - graph->used)
         status = shard_error(SHARD_ERROR_UNSUPPORTED,
                              "shard_graph: the capture has more values that change from step to step than the %d bytes that "
                              "there are for them: capture fewer steps, or fewer groups of parameters",
                              VALUES);
+    if (status == SHARD_OK)
+        status = add_replay(graph, replay);
     if (status != SHARD_OK) {
         if (replay.release)
             replay.release(replay.context);
         return NULL;
     }
     const void *on_device = bytes ? graph->on_device + graph->used : (const void *)graph;
-    graph->replays[graph->count++] = (registered){replay, graph->used};
     graph->used += room;
     return on_device;
 }
@@ -87,7 +98,8 @@ void shard_graph_forget(const void *owner)
 {
     pthread_mutex_lock(&lock);
     for (shard_graph *graph = graphs; graph; graph = graph->next)
-        graph->orphaned |= has_owner(graph, owner);
+        if (has_owner(graph, owner)) /* nothing is written in the graphs of other owners, which may be replayed */
+            graph->orphaned = true;
     pthread_mutex_unlock(&lock);
 }
 
