@@ -506,6 +506,29 @@ START_TEST(test_other_options)
 }
 END_TEST
 
+/* Values of many bytes, whose last one differs on rank 1. */
+START_TEST(test_other_long_options)
+{
+    static const struct {
+        int bytes;
+        const char *last;
+    } values[] = {{200, "00001; start all"}, {1500, " has --pretrained-skip of 1503 bytes, hash "}};
+    for (int i = 0; i < 2; i++) {
+        char launcher[256];
+        snprintf(launcher, sizeof launcher,
+                 "%s -n 3 sh -c 'exec \"$@\" --pretrained trained/best.safetensors --pretrained-skip fc,$(printf %%0%dd $((RANK "
+                 "== 1)))' sh",
+                 getenv("SHARDRUN"), values[i].bytes);
+        drop_log();
+        ck_assert_int_ne(run(launcher, FILES_RUN "--steps 2 --val-interval 0"), 0);
+        const char *log = text_of("log"), *second = strstr(log, ", rank 1 has --pretrained-skip ");
+        ck_assert_msg(strstr(log, "options differ between ranks: rank 0 has --pretrained-skip ") && second &&
+                          strstr(second, values[i].last),
+                      "not an error with \"%s\": %s", values[i].last, log);
+    }
+}
+END_TEST
+
 /* Each rank has a copy of the images of its own, images0 and images1, of which `change` changes the second. */
 static void check_other_images(const char *change, const char *told)
 {
@@ -525,6 +548,7 @@ static void check_other_images(const char *change, const char *told)
 
 START_TEST(test_other_images)
 {
+    char command[256];
     make_images();
     check_other_images("true", NULL);
     check_other_images("mv train/class1/2.png train/class1/5.png", "rank 0 has train/class1/2.png of ");
@@ -534,6 +558,9 @@ START_TEST(test_other_images)
     check_other_images("mv val/class0/4.png val/class0/3.png", "images differ between ranks: rank 0 has val/class0/4.png of ");
     check_other_images("mv train/class0 train/class9; mv val/class0 val/class9", "rank 1 has train/class1/0.png of ");
     check_other_images("printf x >>train/class2/3.png", "rank 1 has train/class2/3.png of ");
+    snprintf(command, sizeof command, "cd %s/images/train && mv class1/2.png class1/$(printf %%0200d 2).png", run_folder);
+    ck_assert_int_eq(run_command(command), 0);
+    check_other_images("cd train/class1; mv $(printf %0200d 2).png $(printf %0200d 3).png", "0003.png of ");
 }
 END_TEST
 
@@ -551,6 +578,7 @@ int main(void)
     tcase_add_test(tcase, test_words_that_are_no_files);
     tcase_add_test(tcase, test_options_of_pytorch);
     tcase_add_test(tcase, test_other_options);
+    tcase_add_test(tcase, test_other_long_options);
     TCase *images = test_case(suite, "images");
     tcase_add_checked_fixture(images, make_run_folder, drop_single);
     tcase_add_loop_test(images, test_images_that_are_none, 0, 2);

@@ -1,5 +1,6 @@
 #include "command_line.h"
 
+#include "hash.h"
 #include "identical.h"
 
 #include <errno.h>
@@ -290,7 +291,7 @@ typedef struct read_line {
     const void *values;
 } read_line;
 
-/* The text of an option that may differ between ranks is empty. */
+/* The text of an option that may differ between ranks is empty; that of a value without room has its hash. */
 static void write_option(const void *of, int64_t index, char *text)
 {
     const read_line *read = of;
@@ -302,6 +303,9 @@ static void write_option(const void *of, int64_t index, char *text)
     const char *const *word = (const void *)((const char *)read->values + option->offset);
     if (option->same == COMMAND_SAME_PRESENCE)
         snprintf(text + used, IDENTICAL_BYTES - (size_t)used, "%s", *word ? "given" : "not given");
+    else if (option->kind == COMMAND_TEXT && *word && strlen(*word) >= IDENTICAL_BYTES - (size_t)used)
+        snprintf(text + used, IDENTICAL_BYTES - (size_t)used, "of %zu bytes, hash %016" PRIx64, strlen(*word),
+                 hash_bytes(HASH_START, *word, (int64_t)strlen(*word)));
     else
         print_value(text + used, IDENTICAL_BYTES - (size_t)used, option, read->values);
 }

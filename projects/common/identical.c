@@ -14,6 +14,8 @@
 #include <string.h>
 
 #define SHOWN_BYTES 160 /* bytes of a text in the error */
+#define START_BYTES 40  /* of them the start of a longer text, */
+#define BEFORE_BYTES 60 /* and what is before the first difference */
 
 /* FNV-1a of the texts [begin, end), each with its 0. */
 static int64_t hash_texts(const identical_list *list, int64_t begin, int64_t end)
@@ -52,22 +54,34 @@ static shard_status compare(int64_t mine, int64_t *all, bool *equal, int64_t *le
     return status;
 }
 
+/* The text as it is, or its start and the bytes around the first difference, which is at byte `at`. */
+static const char *show(char *shown, const char *text, size_t at)
+{
+    if (at < SHOWN_BYTES - START_BYTES)
+        snprintf(shown, SHOWN_BYTES, "%s", text);
+    else
+        snprintf(shown, SHOWN_BYTES, "%.*s...%s", START_BYTES, text, text + at - BEFORE_BYTES);
+    return shown;
+}
+
 /* Sets the same error on all ranks. A text past the end of a list is empty. */
 static shard_status report_difference(const char *what, const char *advice, const identical_list *list, int64_t index)
 {
     int ranks = shard_group_size(shard_world()), other = 0;
-    char own[IDENTICAL_BYTES] = "no more", (*all)[SHOWN_BYTES] = calloc((size_t)ranks, sizeof *all);
+    char own[IDENTICAL_BYTES] = "no more", shown[2][SHOWN_BYTES], (*all)[IDENTICAL_BYTES] = calloc((size_t)ranks, sizeof *all);
     if (!all)
         return shard_error(SHARD_ERROR_MEMORY, "no memory for the texts of %d ranks", ranks);
     if (index < list->count)
         list->write(list->of, index, own);
-    own[SHOWN_BYTES - 1] = '\0';
-    shard_status status = gather_bytes(own, SHOWN_BYTES, all);
+    shard_status status = gather_bytes(own, IDENTICAL_BYTES, all);
     while (status == SHARD_OK && other < ranks - 1 && strcmp(all[other], all[0]) == 0)
         other++;
+    size_t at = 0;
+    while (all[0][at] && all[0][at] == all[other][at])
+        at++;
     if (status == SHARD_OK)
-        status = shard_error(SHARD_ERROR_MISMATCH, "%s differ between ranks: rank 0 has %s, rank %d has %s; %s", what, all[0], other,
-                             all[other], advice);
+        status = shard_error(SHARD_ERROR_MISMATCH, "%s differ between ranks: rank 0 has %s, rank %d has %s; %s", what,
+                             show(shown[0], all[0], at), other, show(shown[1], all[other], at), advice);
     free(all);
     return status;
 }

@@ -12,7 +12,7 @@ typedef struct identical_list {
     const void *of;
 } identical_list;
 
-#define IDENTICAL_BYTES 512
+#define IDENTICAL_BYTES 1024 /* more than the names of a file and its folder have */
 
 /*
  * Whether the lists of all ranks are equal; else MISMATCH, the same error on every rank,
