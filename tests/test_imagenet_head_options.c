@@ -119,6 +119,12 @@ START_TEST(test_validation)
                   EXACT "--resume run/checkpoint.safetensors --sample-rate 0.2");
     check_refused("its sample_rate is 0.2, not 0.3; start with the run's own --sample-rate",
                   EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.3");
+    check_refused("its margin is combined:1,0.5,0, not combined:1,0.50000",
+                  EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5000001 --margin-scale 16 --sample-rate 0.2");
+    check_refused("its margin_scale is 16, not 16.0000",
+                  EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16.00001 --sample-rate 0.2");
+    check_refused("its sample_rate is 0.2, not 0.20000",
+                  EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.2000001");
     check_refused("its head_optimizer is momentum, not adamw; start with the run's own --head-optimizer",
                   EXACT "--resume run/checkpoint.safetensors --margin arcface:0.5 --margin-scale 16 --sample-rate 0.2 "
                         "--head-optimizer adamw");

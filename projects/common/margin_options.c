@@ -107,22 +107,21 @@ shard_status margin_options_check_stash(const margin_options *parsed, const head
     return head_options_check_stash(head, parsed->cosines ? margin : parsed->sample_rate < 1 ? "--sample-rate" : NULL);
 }
 
+#define NUMBER(value) command_write_number((char[32]){0}, 32, value)
+
 shard_status margin_options_describe(const margin_options *wanted, training_checkpoint *of)
 {
-    char margin[64] = "none", scale[64] = "none", rate[64];
-    if (wanted->cosines) {
-        if (wanted->adaptive)
-            snprintf(margin, sizeof margin, "adaface:%g,%g", wanted->m, wanted->h);
-        else
-            snprintf(margin, sizeof margin, "combined:%g,%g,%g", wanted->m1, wanted->m2, wanted->m3);
-        snprintf(scale, sizeof scale, "%g", wanted->scale);
-    }
-    snprintf(rate, sizeof rate, "%g", wanted->sample_rate);
+    char margin[TRAINING_SETTING_BYTES] = "none";
+    if (wanted->cosines && wanted->adaptive)
+        snprintf(margin, sizeof margin, "adaface:%s,%s", NUMBER(wanted->m), NUMBER(wanted->h));
+    else if (wanted->cosines)
+        snprintf(margin, sizeof margin, "combined:%s,%s,%s", NUMBER(wanted->m1), NUMBER(wanted->m2), NUMBER(wanted->m3));
     training_checkpoint_set(of, "margin", "--margin", TRAINING_ALWAYS, margin);
     training_checkpoint_set_missing(of, "none"); /* in files of trainers without such an option */
-    training_checkpoint_set(of, "margin_scale", "--margin-scale", TRAINING_ALWAYS, scale);
+    training_checkpoint_set(of, "margin_scale", "--margin-scale", TRAINING_ALWAYS,
+                            wanted->cosines ? NUMBER(wanted->scale) : "none");
     training_checkpoint_set_missing(of, "none");
-    training_checkpoint_set(of, "sample_rate", "--sample-rate", TRAINING_ALWAYS, rate);
+    training_checkpoint_set_number(of, "sample_rate", "--sample-rate", TRAINING_ALWAYS, wanted->sample_rate);
     training_checkpoint_set_missing(of, "1");
     shard_status status = training_checkpoint_set(of, "sample_correction", "--sample-correction", TRAINING_GOES_ON,
                                                   wanted->sample_correction ? "yes" : "no");

@@ -26,12 +26,14 @@ typedef enum training_when {
     TRAINING_NEVER,        /* it is there to be read */
 } training_when;
 
+#define TRAINING_SETTING_BYTES 96 /* --margin's three numbers of 17 digits */
+
 typedef struct training_setting {
     const char *name;   /* in the metadata */
     const char *option; /* that sets it, for the error; NULL: none */
     training_when when;
     const char *missing; /* its value in files without it; "": any; NULL: such a file is refused */
-    char value[64];
+    char value[TRAINING_SETTING_BYTES];
 } training_setting;
 
 #define TRAINING_MOST_SETTINGS 24
