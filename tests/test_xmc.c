@@ -220,6 +220,20 @@ START_TEST(test_measures)
 }
 END_TEST
 
+START_TEST(test_refuses_propensities)
+{
+    xmc_data *data = xmc_open(put(SAMPLE)); /* labels 3 and 4 have no points */
+    double *inverse = measures_inverse_propensities(data, 0.55, 0.001);
+    ck_assert(inverse && isfinite(inverse[3]));
+    free(inverse);
+    ck_assert_ptr_null(measures_inverse_propensities(data, 0.55, 0));
+    check_error(
+        SHARD_ERROR_ARGUMENT,
+        "--propensity-a 0.55, --propensity-b 0: the propensity of label 3, of 0 training points, has no finite inverse: *");
+    xmc_close(data);
+}
+END_TEST
+
 START_TEST(test_no_points)
 {
     measures none = {0};
@@ -238,6 +252,7 @@ int main(void)
     tcase_add_test(reading, test_refuses_other_files);
     tcase_add_test(reading, test_changed_files);
     tcase_add_test(measuring, test_measures);
+    tcase_add_test(measuring, test_refuses_propensities);
     tcase_add_test(measuring, test_no_points);
     scratch_open();
     int code = test_run(suite);

@@ -84,7 +84,17 @@ double *measures_inverse_propensities(const xmc_data *train, double a, double b)
     }
     for (int64_t i = 0; i < train->label_begin[train->points]; i++)
         inverse[train->label[i]]++;
-    for (int64_t i = 0; i < train->labels; i++)
-        inverse[i] = 1 + factor * pow(inverse[i] + b, -a);
+    for (int64_t i = 0; i < train->labels; i++) {
+        double points = inverse[i];
+        inverse[i] = 1 + factor * pow(points + b, -a);
+        if (isfinite(inverse[i]))
+            continue;
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "--propensity-a %g, --propensity-b %g: the propensity of label %" PRId64 ", of %.0f training points, has no "
+                    "finite inverse: take a larger --propensity-b",
+                    a, b, i, points);
+        free(inverse);
+        return NULL;
+    }
     return inverse;
 }

@@ -33,7 +33,8 @@ double measures_recall(const measures *sum, int k_index);
 /*
  * 1 / p of each label, [labels], where p = 1 / (1 + C * (n + b)^-a) with C = (log(N) - 1) * (b + 1)^a is the propensity of a
  * label of n of the N training points (Jain, Prabhu, Varma, "Extreme multi-label loss functions for recommendation, tagging,
- * ranking & other missing label applications", KDD 2016). The caller frees it. NULL with the error set (MEMORY).
+ * ranking & other missing label applications", KDD 2016). The caller frees it. NULL with the error set: MEMORY, or
+ * ARGUMENT where one is not finite, as with a b of 0 and a label without points.
  */
 double *measures_inverse_propensities(const xmc_data *train, double a, double b);
 
