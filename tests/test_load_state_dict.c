@@ -506,6 +506,36 @@ START_TEST(test_alone)
 }
 END_TEST
 
+static void *refuse_memory(shard_device *device, size_t bytes)
+{
+    return shard_fail_null(SHARD_ERROR_MEMORY, "%s: no memory for %zu bytes", device->name, bytes);
+}
+
+/* A part of another dtype is first copied out of the whole. */
+START_TEST(test_no_memory_for_part)
+{
+    SHARD_SCOPE
+    {
+        shard_device *cpu = shard_cpu();
+        const shard_device_ops *ops = cpu->ops;
+        shard_device_ops refusing = *ops;
+        refusing.allocate = refuse_memory;
+        shard_tensor *from = shard_full(SHARD_SHAPE(4, 3), 2.0, .dtype = SHARD_FLOAT64, .device = cpu);
+        shard_tensor *to = as_part(shard_ones(SHARD_SHAPE(2, 3), .device = cpu), 0, 4);
+        ck_assert(shard_data(from) && shard_data(to));
+        shard_tensors *list = list_one("x", to), *source = list_one("x", from);
+        cpu->ops = &refusing;
+        shard_load_state_dict(list, source, .convert = true);
+        cpu->ops = ops;
+        check_error(SHARD_ERROR_MEMORY, "*no memory for *");
+        check_ok(shard_load_state_dict(list, source, .convert = true));
+        ck_assert(value_at(to, 0) == 2 && value_at(to, 5) == 2);
+        shard_tensors_destroy(list);
+        shard_tensors_destroy(source);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("load_state_dict");
@@ -518,6 +548,7 @@ int main(void)
     tcase_add_test(tcase, test_relocates_whole_tensors);
     tcase_add_loop_test(tcase, test_range_of_shard, 0, (int)(sizeof partitions / sizeof *partitions));
     tcase_add_test(tcase, test_parts);
+    tcase_add_test(tcase, test_no_memory_for_part);
     tcase_add_test(tcase, test_lazy);
     tcase_add_test(tcase, test_stale);
     tcase_add_test(tcase, test_alone);

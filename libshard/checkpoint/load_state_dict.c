@@ -121,7 +121,8 @@ static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
     if (first >= 0)
         return convey(l, from, first, to, memory);
     shard_tensor *own = shard_tensor_make(to->shape, from->dtype, shard_device_of(from));
-    shard_status status = own ? shard_values_copy(to, from, shard_tensor_memory_to_write(own)) : shard_last_status();
+    char *part = own ? shard_tensor_memory_to_write(own) : NULL;
+    shard_status status = part ? shard_values_copy(to, from, part) : shard_last_status();
     if (status == SHARD_OK)
         status = convey(l, own, 0, to, memory);
     shard_release(own);
