@@ -68,7 +68,22 @@ START_TEST(test_order)
 }
 END_TEST
 
-/* Of a program that has the library inside. */
+static char **arguments; /* of this program, which has the library inside */
+
+/* A shell that finds a program in PATH calls it by its name alone. */
+START_TEST(test_called_by_name)
+{
+    char *path = arguments[0], name[] = "test_plugin_path";
+    look(NULL);
+    char *expected = strdup(looked);
+    arguments[0] = name;
+    look(NULL);
+    arguments[0] = path;
+    ck_assert_str_eq(looked, expected);
+    free(expected);
+}
+END_TEST
+
 START_TEST(test_added)
 {
     static const char *const added[] = {"/apart/libshard", "../lib/libshard"};
@@ -171,12 +186,15 @@ START_TEST(test_relative)
 }
 END_TEST
 
-int main(void)
+int main(int count, char **given)
 {
+    (void)count;
+    arguments = given;
     Suite *suite = suite_create("plugin_path");
     TCase *tcase = test_case(suite, "plugin_path");
     tcase_add_test(tcase, test_unset);
     tcase_add_test(tcase, test_order);
+    tcase_add_test(tcase, test_called_by_name);
     tcase_add_test(tcase, test_added);
     tcase_add_test(tcase, test_privileged);
     tcase_add_test(tcase, test_trust);

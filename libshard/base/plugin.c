@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +34,16 @@ void shard_plugin_add_folder(const char *folder)
     added_folder = folder;
 }
 
-/* The folder and the owner of the library's file, or of the program that the library is linked into. */
+/* The folder and the owner of the library's file, or of the program that the library is linked into. Of a program the linker has
+ * no name but argv[0], which its caller chooses, and which has no folder where a shell has found it in PATH. */
 static bool own_folder(char *folder, size_t bytes, uid_t *owner)
 {
     Dl_info info;
+    struct link_map *object;
     char path[PATH_MAX];
     struct stat status;
-    if (!dladdr((const void *)&shard_plugin_own_base, &info) || !info.dli_fname || !realpath(info.dli_fname, path))
+    if (!dladdr1(&shard_plugin_own_base, &info, (void **)&object, RTLD_DL_LINKMAP) ||
+        !realpath(object->l_name[0] ? object->l_name : "/proc/self/exe", path))
         return false;
     if (stat(path, &status) == 0)
         *owner = status.st_uid;
