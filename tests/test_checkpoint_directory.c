@@ -388,6 +388,42 @@ START_TEST(test_stays)
 }
 END_TEST
 
+static const char *unlisted;
+
+/* As for a user who may pass through that folder, and not list it. */
+static ssize_t refuse_to_list(const file_call *call)
+{
+    errno = EACCES;
+    return call->kind == CALL_OPEN && (call->flags & O_DIRECTORY) && strcmp(call->path, unlisted) == 0 ? CALL_FAIL : CALL_MAKE;
+}
+
+/* A directory in a folder that cannot be synced is not made. One that is there is used. */
+static void uses_what_is_there(shard_group *world, void *context)
+{
+    const char *directory = context;
+    char parent[PATH];
+    snprintf(parent, sizeof parent, "%.*s", (int)(strrchr(directory, '/') - directory), directory);
+    shard_tensors *list = make_state(world, 1);
+    unlisted = parent;
+    file_calls_watch(refuse_to_list);
+    ck_assert_int_ne(shard_save_checkpoint(list, directory, 1, NULL), SHARD_OK);
+    check_first(world, SHARD_ERROR_IO, "*cannot open directory *: Permission denied");
+    ck_assert(!is_there(directory));
+    check_ok(shard_barrier(world));
+    if (shard_group_rank(world) == 0)
+        ck_assert_int_eq(mkdir(directory, 0777), 0);
+    check_ok(shard_save_checkpoint(list, directory, 1, NULL));
+    file_calls_watch(NULL);
+    check_newest(world, directory, INT64_MAX, 1);
+    shard_tensors_destroy(list);
+}
+
+START_TEST(test_uses_what_is_there)
+{
+    run_job(_i, uses_what_is_there, (void *)directory_of("unlisted", _i));
+}
+END_TEST
+
 static int folders_removed;
 
 /* As another job that cleans up just after the folder was made, twice. */
@@ -477,6 +513,7 @@ int main(void)
     tcase_add_test(tcase, test_has_many);
     tcase_add_loop_test(tcase, test_fails_whole, 1, 3);
     tcase_add_loop_test(tcase, test_stays, 1, 3);
+    tcase_add_loop_test(tcase, test_uses_what_is_there, 1, 3);
     tcase_add_loop_test(tcase, test_makes_folder_again, 1, 3);
     tcase_add_loop_test(tcase, test_refuses, 1, 3);
     int failed = test_run(suite);

@@ -468,6 +468,16 @@ void shard_file_set_mode(shard_file *file, mode_t mode)
     shard_file_calls_used->fchmod(file->descriptor, mode);
 }
 
+/* If not, errno says why. */
+static bool is_directory(const char *path)
+{
+    struct stat status;
+    if (stat(path, &status) != 0)
+        return false;
+    errno = ENOTDIR;
+    return S_ISDIR(status.st_mode);
+}
+
 /* Changes a name in the path's directory, and syncs the directory, which is opened first: else nothing is changed. *changed: it
  * was, also if the sync has failed. */
 static shard_status change_directory(const char *path, shard_status (*change)(const char *path, const char *from),
@@ -476,10 +486,13 @@ static shard_status change_directory(const char *path, shard_status (*change)(co
     char *directory = directory_of(path);
     if (!directory)
         return shard_last_status();
-    int descriptor = open_again(directory, O_RDONLY | O_DIRECTORY);
-    shard_status status = descriptor < 0 ? fail("open directory", directory) : change(path, from);
+    int descriptor = open_again(directory, O_RDONLY | O_DIRECTORY), error = errno;
+    /* A directory that is there is used as it is, also in one that its user may not list, as /home on many hosts. */
+    bool there = descriptor < 0 && error == EACCES && !from && is_directory(path);
+    errno = error;
+    shard_status status = there ? SHARD_OK : descriptor < 0 ? fail("open directory", directory) : change(path, from);
     *changed = status == SHARD_OK;
-    if (status == SHARD_OK && sync_descriptor(descriptor) != 0 && errno != EINVAL) /* EINVAL: there is no need to sync */
+    if (status == SHARD_OK && !there && sync_descriptor(descriptor) != 0 && errno != EINVAL) /* EINVAL: no need to sync */
         status =
             from ? shard_error(SHARD_ERROR_IO,
                                "%s is the new file, but after a power failure perhaps the old one: cannot sync directory %s: %s",
@@ -504,12 +517,9 @@ shard_status shard_file_replace(const char *temporary, const char *path, bool *r
 static shard_status make_directory(const char *path, const char *unused)
 {
     (void)unused;
-    struct stat status;
     if (shard_file_calls_used->mkdir(path, 0777) == 0)
         return SHARD_OK;
-    if (errno == EEXIST && stat(path, &status) == 0 && !S_ISDIR(status.st_mode))
-        errno = ENOTDIR;
-    return errno == EEXIST ? SHARD_OK : fail("make directory", path);
+    return errno == EEXIST && is_directory(path) ? SHARD_OK : fail("make directory", path);
 }
 
 shard_status shard_file_make_directory(const char *path)

@@ -87,7 +87,8 @@ void shard_file_set_mode(shard_file *file, mode_t mode);
 shard_status shard_file_replace(const char *temporary, const char *path, bool *replaced);
 /* Removes the file; never an error. */
 void shard_file_remove(const char *path);
-/* Makes the directory if it is not there (path may end with slashes), and syncs the directory that it lies in. */
+/* Makes the directory if it is not there (path may end with slashes), and syncs the directory that it lies in, unless the user
+ * may not list that and nothing was to be made. */
 shard_status shard_file_make_directory(const char *path);
 /* Removes an empty directory. False with errno set, without an error. */
 bool shard_file_remove_directory(const char *path);
