@@ -86,8 +86,8 @@ END_TEST
 
 START_TEST(test_added)
 {
-    static const char *const added[] = {"/apart/libshard", "../lib/libshard"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const added[] = {"/apart/libshard", "../lib/libshard", "/apart/11:21:17/libshard"};
+    for (int i = 0; i < 3; i++) {
         shard_plugin_add_folder(added[i]);
         look("/one");
         shard_plugin_add_folder(NULL);
@@ -95,8 +95,10 @@ START_TEST(test_added)
         ck_assert_msg(strncmp(looked, "/one/", 5) == 0 && strstr(second, "/libshard/libshard-test.so\n"), "looked for %s",
                       looked);
         char expected[4096];
+        bool relative = added[i][0] == '.';
         int folder = (int)(strstr(own, "/libshard-test.so") - own);
-        snprintf(expected, sizeof expected, "%.*s%s%s/libshard-test.so\n", i ? folder : 0, own, i ? "/" : "", added[i]);
+        snprintf(expected, sizeof expected, "%.*s%s%s/libshard-test.so\n", relative ? folder : 0, own, relative ? "/" : "",
+                 added[i]);
         ck_assert_str_eq(last, expected);
     }
 }

@@ -52,28 +52,36 @@ static bool own_folder(char *folder, size_t bytes, uid_t *owner)
 }
 
 /* Finds the plugin's path; false if no folder has it. An empty name is no folder. */
-static bool find_plugin(const char *folders, const char *name, char *found, size_t bytes)
+static bool find_plugin(const char *folders, const char *separator, const char *name, char *found, size_t bytes)
 {
-    while (folders && *folders) {
-        size_t length = strcspn(folders, ":");
+    for (size_t length; *folders; folders += length + (folders[length] == *separator)) {
+        length = strcspn(folders, separator);
         int used = snprintf(found, bytes, "%.*s/libshard-%s.so", (int)length, folders, name);
         if (length > 0 && used > 0 && (size_t)used < bytes && access(found, R_OK) == 0)
             return true;
-        folders += length + (folders[length] == ':');
     }
     return false;
 }
 
-/* All folders in their order, separated by colons. `first` are those of the environment. */
-static char *list_folders(const char *first, uid_t *owner)
+/* The library's folder, its subfolder and the one that was added. Their names may have colons: newlines separate them. */
+static char *list_own_folders(uid_t *owner)
 {
     char own[PATH_MAX];
     if (!own_folder(own, sizeof own, owner))
-        return shard_strdup(first);
+        return shard_strdup("");
     if (!added_folder)
-        return shard_format("%s:%s:%s/libshard", first, own, own);
+        return shard_format("%s\n%s/libshard", own, own);
     bool absolute = added_folder[0] == '/';
-    return shard_format("%s:%s:%s/libshard:%s%s%s", first, own, own, absolute ? "" : own, absolute ? "" : "/", added_folder);
+    return shard_format("%s\n%s/libshard\n%s%s%s", own, own, absolute ? "" : own, absolute ? "" : "/", added_folder);
+}
+
+/* UNAVAILABLE, with all folders in their order. */
+static void report_missing(const char *listed, char *own, const char *name, const char *missing)
+{
+    for (char *c = own; *c; c++)
+        *c = *c == '\n' ? ':' : *c;
+    listed += strspn(listed, ":");
+    shard_error(SHARD_ERROR_UNAVAILABLE, "no libshard-%s.so in %s%s%s: %s", name, listed, *listed ? ":" : "", own, missing);
 }
 
 shard_status shard_plugin_check_folders(void)
@@ -130,13 +138,14 @@ void *shard_plugin_load(const char *name, const char *symbol, const char *missin
     if (shard_plugin_check_folders() != SHARD_OK)
         return NULL;
     uid_t owner = 0;
-    char *folders = list_folders(shard_env_path(FOLDERS, ""), &owner);
-    if (!folders)
+    const char *listed = shard_env_path(FOLDERS, "");
+    char *own = list_own_folders(&owner);
+    if (!own)
         return NULL;
-    bool found = find_plugin(folders, name, path, sizeof path);
+    bool found = find_plugin(listed, ":", name, path, sizeof path) || find_plugin(own, "\n", name, path, sizeof path);
     if (!found)
-        shard_error(SHARD_ERROR_UNAVAILABLE, "no libshard-%s.so in %s: %s", name, folders + strspn(folders, ":"), missing);
-    free(folders);
+        report_missing(listed, own, name, missing);
+    free(own);
     if (!found || check_trusted(path, owner) != SHARD_OK)
         return NULL;
     void *plugin = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
