@@ -457,7 +457,15 @@ def check_outputs(folder, saved):
         run(3, "merge", saved, "-o", path, find="it is the input")
         path.unlink()
     run(3, "join", saved, saved, "-o", saved, find="it is the input")
-    assert saved.read_bytes() == before
+    # The whole file of a job that was killed before it renamed it.
+    left, new, link = folder / "new.tmp.0123456789abcdef", folder / "new", folder / "to_new"
+    link.symlink_to("new")
+    saved.rename(left)
+    for output in (new, link):
+        run(3, "convert", left, "-o", output, find="has the name of a temporary file")
+    left.rename(saved)
+    link.unlink()
+    assert saved.read_bytes() == before and not new.exists()
     run(3, "convert", saved, "-o", folder / "no" / "x", find="cannot create")
     run(3, "convert", saved, "-o", folder, find="not a regular file")
     target, link = write_text(folder / "target", b"old"), folder / "link"

@@ -94,6 +94,8 @@ shard_status shard_file_make_directory(const char *path);
 bool shard_file_remove_directory(const char *path);
 /* Whether only this host has the file system, as far as known, so that its locks show every job and prevent no write. */
 bool shard_file_is_local(int descriptor);
+/* Whether a file of that name is a temporary one of a file `base`: base.tmp. and 16 hexadecimal digits. Names without folders. */
+bool shard_file_is_temporary(const char *name, const char *base);
 /* Removes the files path.tmp. and 16 hexadecimal digits of this user that no process has locked: a killed job has left them.
  * Where locks may not reach all hosts, only those that were not written to for a day. Never an error. */
 void shard_file_remove_leftovers(const char *path);

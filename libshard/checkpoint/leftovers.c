@@ -54,16 +54,22 @@ static void remove_if_left(const char *path)
     shard_file_calls_used->close(descriptor);
 }
 
+bool shard_file_is_temporary(const char *name, const char *base)
+{
+    size_t length = strlen(base);
+    if (strncmp(name, base, length) != 0 || strncmp(name + length, ".tmp.", 5) != 0)
+        return false;
+    const char *digits = name + length + 5;
+    return strlen(digits) == DIGITS && strspn(digits, "0123456789abcdef") == DIGITS;
+}
+
 void shard_file_remove_leftovers(const char *path)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    size_t length = strlen(base);
     char *folder = slash ? shard_format("%.*s/", (int)(slash - path), path) : shard_strdup("./");
     DIR *entries = folder ? opendir(folder) : NULL;
     for (struct dirent *entry = entries ? readdir(entries) : NULL; entry; entry = readdir(entries)) {
-        const char *rest = entry->d_name + length;
-        if (strncmp(entry->d_name, base, length) != 0 || strncmp(rest, ".tmp.", 5) != 0 || strlen(rest + 5) != DIGITS ||
-            strspn(rest + 5, "0123456789abcdef") != DIGITS)
+        if (!shard_file_is_temporary(entry->d_name, base))
             continue;
         char *found = shard_format("%s%s", folder, entry->d_name);
         if (found)

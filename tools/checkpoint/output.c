@@ -5,6 +5,7 @@
 #include "device/device.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,14 +164,33 @@ void output_free(output *out)
     *out = (output){0};
 }
 
-shard_status output_check_path(const char *path, const source_list *inputs)
+static const char *without_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static shard_status check_input(const char *path, const char *target, const source *input)
 {
     struct stat there;
-    if (stat(path, &there) != 0)
-        return SHARD_OK;
-    for (int64_t i = 0; i < inputs->count; i++)
-        if (there.st_dev == inputs->at[i].opened.st_dev && there.st_ino == inputs->at[i].opened.st_ino)
-            return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path,
-                               inputs->at[i].path);
+    char file[PATH_MAX];
+    if (stat(path, &there) == 0 && there.st_dev == input->opened.st_dev && there.st_ino == input->opened.st_ino)
+        return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, input->path);
+    if (realpath(input->path, file) && shard_file_is_temporary(without_folder(file), without_folder(target)))
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "cannot write %s: the input %s has the name of a temporary file of it, and would be removed as one that "
+            "a killed job has left; rename the input",
+            path, input->path);
     return SHARD_OK;
+}
+
+shard_status output_check_path(const char *path, const source_list *inputs)
+{
+    char *target = shard_file_follow(path);
+    shard_status status = target ? SHARD_OK : shard_last_status();
+    for (int64_t i = 0; i < inputs->count && status == SHARD_OK; i++)
+        status = check_input(path, target, &inputs->at[i]);
+    free(target);
+    return status;
 }

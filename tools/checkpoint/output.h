@@ -30,7 +30,7 @@ shard_status output_add_metadata(output *out, const source *from);
 shard_status output_write(output *out, const char *path);
 void output_free(output *out);
 
-/* ARGUMENT: the path is one of the inputs. */
+/* ARGUMENT: the path is one of the inputs, or one of them would be removed as a leftover of the path. */
 shard_status output_check_path(const char *path, const source_list *inputs);
 
 #endif
