@@ -136,7 +136,8 @@ def check_inspect(folder, saved):
     large = [1000 + i % 7 + i // 500_000 for i in range(1_500_000)]
     path = write(folder / "values.safetensors", {
         "mixed": ("F64", [8], floats(values, "d")), "large": ("F32", [len(large)], floats(large)),
-        "none": ("F32", [0], b""), "nan": ("F16", [1], b"\x00\x7e"), "ints": ("I32", [3], floats([-1, 2, 5], "i"))})
+        "none": ("F32", [0], b""), "nan": ("F16", [1], b"\x00\x7e"), "huge": ("F64", [2], floats([-1.5e308, 1.5e308], "d")),
+        "ints": ("I32", [3], floats([-1, 2, 5], "i"))})
     rows = {line.split()[-1]: re.split(r"  +", line)[3:] for line in run(0, "inspect", path, "--values").splitlines()}
 
     def expected(numbers):
@@ -148,6 +149,7 @@ def check_inspect(folder, saved):
         assert row[4:6] == [str(nan), str(inf)], (name, row)
         for got, wanted in zip(row[:4], expected(numbers)):
             assert math.isclose(float(got), wanted, rel_tol=1e-4), (name, row, expected(numbers))
+    assert rows["huge"][:6] == ["-1.5e+308", "1.5e+308", "0", "1.5e+308", "0", "0"], rows
     assert rows["none"][:6] == ["-"] * 4 + ["0", "0"] and rows["nan"][:6] == ["-"] * 4 + ["1", "0"], rows
 
 

@@ -15,11 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of values in blocks; least to squares are of the finite ones. */
+/* Of values in blocks; least to squares are of the finite ones. The differences of float64's largest values do not fit into a
+ * double, nor do their squares. */
 typedef struct statistics {
     int64_t finite, nan, infinite;
-    double least, greatest, mean;
-    double squares; /* the sum of squared differences from the mean */
+    double least, greatest;
+    long double mean, squares; /* squares: the sum of squared differences from the mean */
 } statistics;
 
 /* Combines means and squares of the values so far with those of a block, as Chan, Golub and LeVeque, Updating formulae and a
@@ -34,7 +35,7 @@ static void add_block(statistics *s, const double *values, int64_t count)
             continue;
         }
         new.finite++;
-        new.mean += (values[i] - new.mean) / (double)new.finite;
+        new.mean += (values[i] - new.mean) / (long double)new.finite;
         new.least = fmin(new.least, values[i]);
         new.greatest = fmax(new.greatest, values[i]);
     }
@@ -43,8 +44,8 @@ static void add_block(statistics *s, const double *values, int64_t count)
             new.squares += (values[i] - new.mean) * (values[i] - new.mean);
     if (new.finite == 0)
         return;
-    double before = (double)s->finite, now = (double)new.finite, all = before + now, apart = new.mean - s->mean;
-    double between = apart * apart * before * now / all;
+    long double before = (long double)s->finite, now = (long double)new.finite, all = before + now, apart = new.mean - s->mean;
+    long double between = apart * apart * before * now / all;
     s->least = before > 0 ? fmin(s->least, new.least) : new.least;
     s->greatest = before > 0 ? fmax(s->greatest, new.greatest) : new.greatest;
     s->mean += apart * (now / all);
@@ -69,7 +70,7 @@ static shard_status compute(statistics *s, source *from, const shard_entry *entr
 static void print_statistics(const statistics *s)
 {
     if (s && s->finite > 0)
-        printf("  %11.5g  %11.5g  %11.5g  %11.5g", s->least, s->greatest, s->mean, sqrt(s->squares / (double)s->finite));
+        printf("  %11.5g  %11.5g  %11.5Lg  %11.5Lg", s->least, s->greatest, s->mean, sqrtl(s->squares / (long double)s->finite));
     else
         printf("  %11s  %11s  %11s  %11s", "-", "-", "-", "-");
     if (s)
