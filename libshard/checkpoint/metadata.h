@@ -24,7 +24,7 @@ const char *shard_metadata_sort(shard_metadata *metadata);
 /* Adds the strings of `more`. Returns the first name that has another value there, and then adds none; NULL: there is none, or
  * the error is set. */
 const char *shard_metadata_merge(shard_metadata *metadata, const shard_metadata *more);
-/* NULL of NULL; NULL with the error set. */
+/* NULL of NULL. With the error set NULL, or a copy of some strings only. */
 shard_metadata *shard_metadata_copy(const shard_metadata *metadata);
 void shard_metadata_remove(shard_metadata *metadata, const char *name);
 /* Frees what belongs to a metadata that is a field of another structure. */
