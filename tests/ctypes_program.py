@@ -10,7 +10,18 @@ import sys
 import time
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
 
-shard = ctypes.CDLL(sys.argv[1])
+
+
+def load(path):
+    """By a relative name, as with a relative LD_LIBRARY_PATH. Then the program goes to another folder."""
+    before = os.getcwd()
+    os.chdir(os.path.dirname(path))
+    library = ctypes.CDLL(os.path.join(".", os.path.basename(path)))
+    os.chdir(before)
+    return library
+
+
+shard = load(sys.argv[1])
 INT64, COLUMN = 4, 2
 
 
@@ -74,6 +85,8 @@ world = function("shard_world", pointer)
 group_rank = function("shard_group_rank", c_int, pointer)
 group_size = function("shard_group_size", c_int, pointer)
 last_error = function("shard_last_error", c_char_p)
+clear_error = function("shard_clear_error", None)
+device_open = function("shard_device_open", pointer, c_char_p)
 mesh_create = function("shard_mesh_create_with", pointer, POINTER(MeshOptions))
 mesh_destroy = function("shard_mesh_destroy", None, pointer)
 model_group = function("shard_mesh_model_group", pointer, pointer)
@@ -169,7 +182,16 @@ def file_exchange(path, rank):
     return exchange
 
 
+def look_for_plugin():
+    """In the library's folder, if it was built without this plugin."""
+    folder = os.path.realpath(os.path.dirname(sys.argv[1])).encode()
+    if not device_open(b"cuda"):
+        assert b"no libshard-cuda.so in " not in last_error() or folder in last_error(), last_error()
+        clear_error()
+
+
 def main():
+    look_for_plugin()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     path = pathlib.Path(sys.argv[2] + f".exchange.{os.getppid()}")
     exchange = file_exchange(path, rank)

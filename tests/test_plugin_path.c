@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char looked[4096];
@@ -68,22 +69,29 @@ START_TEST(test_order)
 }
 END_TEST
 
-static char **arguments; /* of this program, which has the library inside */
-
 /* A shell that finds a program in PATH calls it by its name alone. */
 START_TEST(test_called_by_name)
 {
-    char *path = arguments[0], name[] = "test_plugin_path";
+    char name[] = "test_plugin_path", list[] = "list", found[sizeof looked] = "";
+    int ends[2];
+    ck_assert_int_eq(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        execv("/proc/self/exe", (char *[]){name, list, NULL});
+        _exit(1);
+    }
+    close(ends[1]);
+    FILE *output = fdopen(ends[0], "r");
+    ck_assert(output && fread(found, 1, sizeof found - 1, output) > 0);
+    fclose(output);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
     look(NULL);
-    char *expected = strdup(looked);
-    arguments[0] = name;
-    look(NULL);
-    arguments[0] = path;
-    ck_assert_str_eq(looked, expected);
-    free(expected);
+    ck_assert_str_eq(found, looked);
 }
 END_TEST
 
+/* Of a program that has the library inside. */
 START_TEST(test_added)
 {
     static const char *const added[] = {"/apart/libshard", "../lib/libshard", "/apart/11:21:17/libshard"};
@@ -188,10 +196,14 @@ START_TEST(test_relative)
 }
 END_TEST
 
-int main(int count, char **given)
+/* "list": prints where this program looks. */
+int main(int count, char **arguments)
 {
-    (void)count;
-    arguments = given;
+    if (count > 1 && strcmp(arguments[1], "list") == 0) {
+        unsetenv("SHARD_PLUGIN_PATH");
+        shard_plugin_load("test", "symbol", "", "", false);
+        return fputs(looked, stdout) == EOF;
+    }
     Suite *suite = suite_create("plugin_path");
     TCase *tcase = test_case(suite, "plugin_path");
     tcase_add_test(tcase, test_unset);

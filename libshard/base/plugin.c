@@ -34,21 +34,18 @@ void shard_plugin_add_folder(const char *folder)
     added_folder = folder;
 }
 
-/* The folder and the owner of the library's file, or of the program that the library is linked into. Of a program the linker has
+/* The library's file, or the program that the library is linked into; "": not known. */
+static char own_path[PATH_MAX];
+
+/* When the library is loaded, as its name may be relative to the folder that the program is in then. Of a program the linker has
  * no name but argv[0], which its caller chooses, and which has no folder where a shell has found it in PATH. */
-static bool own_folder(char *folder, size_t bytes, uid_t *owner)
+static void __attribute__((constructor)) find_own_path(void)
 {
     Dl_info info;
     struct link_map *object;
-    char path[PATH_MAX];
-    struct stat status;
     if (!dladdr1(&shard_plugin_own_base, &info, (void **)&object, RTLD_DL_LINKMAP) ||
-        !realpath(object->l_name[0] ? object->l_name : "/proc/self/exe", path))
-        return false;
-    if (stat(path, &status) == 0)
-        *owner = status.st_uid;
-    *strrchr(path, '/') = '\0';
-    return (size_t)snprintf(folder, bytes, "%s", path) < bytes;
+        !realpath(object->l_name[0] ? object->l_name : "/proc/self/exe", own_path))
+        own_path[0] = '\0';
 }
 
 /* Finds the plugin's path; false if no folder has it. An empty name is no folder. */
@@ -64,15 +61,17 @@ static bool find_plugin(const char *folders, const char *separator, const char *
 }
 
 /* The library's folder, its subfolder and the one that was added. Their names may have colons: newlines separate them. */
-static char *list_own_folders(uid_t *owner)
+static char *list_own_folders(void)
 {
-    char own[PATH_MAX];
-    if (!own_folder(own, sizeof own, owner))
+    const char *slash = strrchr(own_path, '/');
+    int length = (int)(slash ? slash - own_path : 0);
+    if (!slash)
         return shard_strdup("");
     if (!added_folder)
-        return shard_format("%s\n%s/libshard", own, own);
+        return shard_format("%.*s\n%.*s/libshard", length, own_path, length, own_path);
     bool absolute = added_folder[0] == '/';
-    return shard_format("%s\n%s/libshard\n%s%s%s", own, own, absolute ? "" : own, absolute ? "" : "/", added_folder);
+    return shard_format("%.*s\n%.*s/libshard\n%.*s%s%s", length, own_path, length, own_path, absolute ? 0 : length, own_path,
+                        absolute ? "" : "/", added_folder);
 }
 
 /* UNAVAILABLE, with all folders in their order. */
@@ -119,8 +118,10 @@ static bool is_trusted_in_folder(const char *path, uid_t owner, char *why, size_
 }
 
 /* Users that may write to the folder of a symbolic link, or to that of the file which it leads to, can change the plugin. */
-static shard_status check_trusted(const char *path, uid_t owner)
+static shard_status check_trusted(const char *path)
 {
+    struct stat library;
+    uid_t owner = stat(own_path, &library) == 0 ? library.st_uid : 0;
     char file[PATH_MAX], why[PATH_MAX + 64];
     if (!realpath(path, file))
         snprintf(why, sizeof why, "%s", strerror(errno));
@@ -137,16 +138,15 @@ void *shard_plugin_load(const char *name, const char *symbol, const char *missin
     char path[PATH_MAX];
     if (shard_plugin_check_folders() != SHARD_OK)
         return NULL;
-    uid_t owner = 0;
     const char *listed = shard_env_path(FOLDERS, "");
-    char *own = list_own_folders(&owner);
+    char *own = list_own_folders();
     if (!own)
         return NULL;
     bool found = find_plugin(listed, ":", name, path, sizeof path) || find_plugin(own, "\n", name, path, sizeof path);
     if (!found)
         report_missing(listed, own, name, missing);
     free(own);
-    if (!found || check_trusted(path, owner) != SHARD_OK)
+    if (!found || check_trusted(path) != SHARD_OK)
         return NULL;
     void *plugin = dlopen(path, RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
     if (!plugin)
