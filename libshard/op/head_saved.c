@@ -203,6 +203,17 @@ static shard_status run_record(shard_node *head, shard_tensor *dy, const bool *w
     return gradient[X] && status == SHARD_OK ? run_features(head, &gradient[X]) : status;
 }
 
+/* Adds a gradient that was not computed into the sum's memory, as where that shares a storage with an operand. */
+static shard_status add_apart(shard_tensor *gradient, shard_tensor *sum)
+{
+    void *memory[2];
+    if (gradient->storage == sum->storage && gradient->offset == sum->offset)
+        return SHARD_OK;
+    if (!shard_load(SHARD_INPUTS(gradient, sum), memory))
+        return shard_last_status();
+    return SHARD_RUN(sum, axpby, shard_numel(sum), 1.0, memory[0], 1.0, memory[1], sum->dtype);
+}
+
 /* Hands gradients to the caller's scope, but for those that were added to *result. */
 static void hand_out(shard_tensor **gradient, shard_tensor **const *result, const bool *adds)
 {
@@ -238,6 +249,9 @@ static shard_status backward(shard_node *head, shard_tensor *dy, shard_tensor **
     for (int i = WEIGHT; i < INPUTS; i++)
         if (wanted[i])
             forget(head->edge[i].leaf->leaf);
+    for (int i = WEIGHT; i < INPUTS && status == SHARD_OK; i++)
+        if (adds[i])
+            status = add_apart(gradient[i], *result[i]);
     if (status == SHARD_OK) {
         hand_out(gradient, result, adds);
         return SHARD_OK;
