@@ -445,6 +445,9 @@ START_TEST(refuses)
         refused_by_pairs(PAIRS_OF(0, 1, 1, 7, 8, 8), "*row 1 and class 8 of pair 2 do not follow the pair before it; *");
         refused_by_pairs(PAIRS_OF(0, 2, 1, 7, 8, 9), "*row 1 and class 9 of pair 2 do not follow*");
         refused_by_pairs(PAIRS_OF(0, 0, 1, 9, 8, 9), "*row 0 and class 8 of pair 1 do not follow*");
+        for (int i = 0; i < 2; i++) /* no pair is one of theirs */
+            check_refused(shard_binary_cross_entropy_with_logits(shard_zeros(SHARD_SHAPE(2 * i, 3 - 3 * i)), PAIRS_OF(0, 0)),
+                          SHARD_ERROR_ARGUMENT, i ? "*: 1 pairs for logits of shape [[]2, 0], *" : "*of shape [[]0, 3], *");
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3)), *pairs = PAIRS_OF(0, 0);
         check_refused(shard_binary_cross_entropy_with_logits(x, shard_zeros(SHARD_SHAPE(3))), SHARD_ERROR_SHAPE,
                       "*a target of shape [[]3] for logits of shape [[]2, 3]; pairs are int64 *");

@@ -100,10 +100,15 @@ static bool check_pairs(const shard_binary_call *call)
     if (!shard_is_local(pairs))
         return shard_refuse_placement(call->rows.function, pairs);
     int64_t count = pairs->shape.dim[1], *pair;
+    if (count > 0 && (shape->rows == 0 || shape->classes == 0)) {
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " pairs for logits of shape %s, which have no elements",
+                    call->rows.function, count, shard_tensor_shape_text(call->rows.logits));
+        return false;
+    }
     void *memory;
     if (!shard_load(SHARD_INPUTS(pairs), &memory))
         return false;
-    pair = memory;
+    pair = memory; /* no value is ignored: ignore_index is 0, which is in range */
     return SHARD_RUN(pairs, check_index, count, pair, shape->rows, 0, &call->faults->row, NULL) == SHARD_OK &&
            SHARD_RUN(pairs, check_index, count, pair + count, shape->classes, 0, &call->faults->class, NULL) == SHARD_OK &&
            SHARD_RUN(pairs, check_pairs, count, pair, &call->faults->order) == SHARD_OK;
