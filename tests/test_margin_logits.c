@@ -260,6 +260,9 @@ START_TEST(one_row_has_no_deviation)
         ck_assert_double_eq_tol(shard_item(m3), 0.4 + 0.4 * 0.333 * 5 / 100.001, 1e-12);
         ck_assert_ptr_nonnull(shard_adaface_margins(shard_full(SHARD_SHAPE(0), 30), mean, std, NULL));
         ck_assert_double_eq(shard_item(mean), 25);
+        shard_tensor *not_finite = shard_from_host((float[]){30, NAN, 10}, SHARD_SHAPE(3));
+        ck_assert_double_eq(value_at(shard_adaface_margins(not_finite, mean, std, NULL, .t_alpha = 0), 0), shard_item(m2));
+        ck_assert(shard_item(mean) == 25 && shard_item(std) == 100);
         check_refused(shard_adaface_margins(mean, mean, shard_ones(SHARD_SHAPE(2)), &m3), SHARD_ERROR_SHAPE,
                       "shard_adaface_margins: std is a float32 of shape [[]2], local on *");
         ck_assert_ptr_null(m3);

@@ -65,11 +65,12 @@ static shard_tensor *sum_over_rows(const margins_call *call, shard_tensor *x)
     return shard_result(sum, shard_group_all_reduce(call->group, shard_device_of(sum), memory, 1, SHARD_FLOAT64, SHARD_SUM));
 }
 
-/* state becomes t_alpha * batch + (1 - t_alpha) * state; returns it as float64. */
+/* state becomes t_alpha * batch + (1 - t_alpha) * state, and stays where t_alpha is 0, whatever the batch; returns it as float64.
+ */
 static shard_tensor *follow(shard_tensor *state, shard_tensor *batch, double t_alpha)
 {
     shard_tensor *wide = shard_reshape(shard_cast(shard_detach(state), SHARD_FLOAT64), SHARD_SCALAR);
-    if (!batch || !wide)
+    if (!batch || !wide || t_alpha == 0)
         return wide;
     shard_tensor *mixed = shard_add(shard_scale(batch, t_alpha), shard_scale(wide, 1 - t_alpha));
     void *from, *to = mixed ? shard_tensor_memory_to_write(state) : NULL;
