@@ -11,6 +11,8 @@
 
 #include "tensor/tensor.h"
 
+#include <stdlib.h>
+
 /* ---- operations ---- */
 
 static shard_tensor *to_rows(shard_tensor *const *x, const void *columns)
@@ -658,6 +660,38 @@ START_TEST(groups_of_the_same_ranks)
 }
 END_TEST
 
+/* Over a group of one rank a view is local, whatever the tensor was, and has its values. */
+static void check_group_of_one(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    shard_group *one = shard_group_split(world, rank);
+    SHARD_SCOPE
+    {
+        shard_tensor *random = shard_as_split(shard_normal(SHARD_SHAPE(2, 3), 0, 1), 0, world, 2 * rank, 4);
+        shard_tensor *x[] = {random, shard_as_split(shard_ones(SHARD_SHAPE(2, 3)), 0, world, 2 * rank, 4)};
+        for (int i = 0; i < 2; i++) {
+            shard_placement to[] = {{.kind = SHARD_PARTIAL, .group = one},
+                                    {.kind = SHARD_SPLIT, .dim = 1, .group = one, .whole = 3}};
+            for (int j = 1; j >= 0; j--) {
+                shard_tensor *y = shard_as_placed(x[i], to[j]);
+                ck_assert_msg(y != NULL, "%s", shard_last_error());
+                ck_assert_int_eq(shard_tensor_placement(y).kind, SHARD_LOCAL);
+                double *values = values_of(x[i]);
+                check_tensor("the view", y, values, 0);
+                free(values);
+            }
+        }
+    }
+    shard_group_destroy(one);
+}
+
+START_TEST(groups_of_one_rank)
+{
+    run_ranks(2, check_group_of_one);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("placement");
@@ -668,5 +702,6 @@ int main(void)
     tcase_add_test(tcase, reshapes_what_is_clear);
     tcase_add_test(tcase, reshapes_one_as_several);
     tcase_add_test(tcase, groups_of_the_same_ranks);
+    tcase_add_test(tcase, groups_of_one_rank);
     return test_run(suite);
 }

@@ -54,13 +54,15 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
     /* the whole tensor's elements are counted in files and by random numbers */
     if (shard_shape_check("shard_as_split", &whole_shape, tensor->dtype, &numel) != SHARD_OK)
         return NULL;
-    bool pending = shard_has_recipe(tensor) && !tensor->storage->memory;
+    bool splits = shard_group_size(group) > 1;
+    bool pending = shard_has_recipe(tensor) && !tensor->storage->memory && (splits || shard_is_local(tensor));
     shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);
     if (!view || !shard_make_leaf(view))
         return shard_release(view), NULL;
     if (pending)
         view->leaf->recipe = tensor->leaf->recipe;
-    if (shard_group_size(group) > 1) {
+    view->placement = (shard_placement){0};
+    if (splits) {
         view->placement = (shard_placement){.kind = SHARD_SPLIT, .dim = dim, .group = group, .start = start, .whole = whole};
         view->leaf->replicas = group->replicas;
     }
