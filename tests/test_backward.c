@@ -1,5 +1,6 @@
 /* The record and the walk back over it. */
 #include "support/gradcheck.h"
+#include "support/kernels.h"
 #include "support/ranks.h"
 
 #include "autograd/autograd.h"
@@ -337,6 +338,11 @@ START_TEST(refuses)
         check_error(SHARD_ERROR_SHAPE, "shard_backward_from: *shard_cast*");
         ck_assert_int_ne(shard_backward_from(y, shard_ones(SHARD_SHAPE(3), .dtype = SHARD_FLOAT64)), SHARD_OK);
         check_error(SHARD_ERROR_SHAPE, "shard_backward_from: *shape [[]3]*");
+        if (on_other_device()) {
+            shard_tensor *there = shard_to_device(ones(), shard_device_open("cpu"));
+            ck_assert_int_eq(shard_backward_from(y, there), SHARD_ERROR_SHAPE);
+            check_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient on cpu for a tensor on *; one device is needed*");
+        }
         ck_assert_int_ne(shard_backward_from(ones(), ones()), SHARD_OK);
         check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *depend*");
         ck_assert_int_ne(shard_backward(NULL), SHARD_OK);

@@ -18,8 +18,8 @@ SHARD_BEGIN_C
  * groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
 SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
 
-/* As shard_backward for any tensor, with the gradient with respect to it, of its shape and dtype (else SHAPE). Of a leaf that
- * requires a gradient it adds this to shard_grad(leaf): a gradient of the caller's own for an optimizer. Collective as
+/* As shard_backward for any tensor, with the gradient with respect to it, of its shape, dtype and device (else SHAPE). Of a leaf
+ * that requires a gradient it adds this to shard_grad(leaf): a gradient of the caller's own for an optimizer. Collective as
  * shard_backward. As torch.autograd.backward. */
 SHARD_API SHARD_CHECKED shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);
 

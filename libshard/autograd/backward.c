@@ -568,6 +568,10 @@ shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
     if (tensor->dtype != gradient->dtype)
         return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of %s for a tensor of %s; cast it (shard_cast)",
                            shard_dtype_name(gradient->dtype), shard_dtype_name(tensor->dtype));
+    if (shard_device_of(tensor) != shard_device_of(gradient))
+        return shard_error(SHARD_ERROR_SHAPE,
+                           "shard_backward_from: a gradient on %s for a tensor on %s; one device is needed (shard_to_device)",
+                           shard_device_of(gradient)->name, shard_device_of(tensor)->name);
     if (!tensor->requires_grad)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_backward: the tensor does not depend on anything that requires a gradient");
