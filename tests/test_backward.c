@@ -347,8 +347,10 @@ START_TEST(refuses)
         check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *depend*");
         ck_assert_int_ne(shard_backward(NULL), SHARD_OK);
         check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *loss*");
+        int64_t parameters = shard_get_memory_by_kind(shard_device_of(y), SHARD_MEMORY_PARAMETERS).current;
         shard_set_requires_grad(y, false);
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: *leaf*");
+        ck_assert_int_eq(shard_get_memory_by_kind(shard_device_of(y), SHARD_MEMORY_PARAMETERS).current, parameters);
         shard_set_requires_grad(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT32), true);
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: int32*");
         ck_assert_ptr_null(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64, .requires_grad = true));

@@ -57,10 +57,12 @@ void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: the tensor is a result, not a leaf");
     else if (requires_grad && !shard_dtype_is_float(leaf->dtype))
         shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: %s has no gradient", shard_dtype_name(leaf->dtype));
-    else if (!requires_grad || shard_make_leaf(leaf))
-        leaf->requires_grad = requires_grad;
-    if (leaf->requires_grad)
+    else if (!requires_grad)
+        leaf->requires_grad = false;
+    else if (shard_make_leaf(leaf)) {
+        leaf->requires_grad = true;
         shard_storage_become(leaf->storage, SHARD_MEMORY_PARAMETERS);
+    }
 }
 
 shard_tensor *shard_grad(shard_tensor *leaf)
