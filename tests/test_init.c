@@ -265,6 +265,17 @@ START_TEST(test_refuses)
         ck_assert_double_eq(shard_item(shard_sum(x)), 0);
         check_refused(shard_uniform(SHARD_SHAPE(2), 1.0, -1.0), SHARD_ERROR_ARGUMENT, "shard_uniform: low 1, high -1:*");
         check_refused(shard_uniform(SHARD_SHAPE(2), NAN, 1.0), SHARD_ERROR_ARGUMENT, "shard_uniform: low *nan*");
+        check_refused(shard_uniform(SHARD_SHAPE(2), -2e38, 2e38), SHARD_ERROR_ARGUMENT,
+                      "shard_uniform: *at most 3.4*e+38 in size*float32");
+        check_refused(shard_uniform(SHARD_SHAPE(2), 0.0, 1e39), SHARD_ERROR_ARGUMENT, "shard_uniform: low 0, high 1e+39:*");
+        check_refused(shard_uniform(SHARD_SHAPE(2), -1e308, 1e308, .dtype = SHARD_FLOAT64), SHARD_ERROR_ARGUMENT, "*float64*");
+        check_refused(shard_uniform(SHARD_SHAPE(2), 0.0, 7e4, .dtype = SHARD_FLOAT16), SHARD_ERROR_ARGUMENT, "*float16*");
+        check_refused(shard_uniform(SHARD_SHAPE(2), 0.0, 3.4e38, .dtype = SHARD_BFLOAT16), SHARD_ERROR_ARGUMENT, "*bfloat16*");
+        check_status(shard_nn_init_uniform(x, -1e39, 0), SHARD_ERROR_ARGUMENT, "shard_nn_init_uniform: low -1e+39, high 0:*");
+        const double most[] = {3.4028234e38, 1.7e308, 65504, 3.3e38};
+        const shard_dtype dtypes[] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_FLOAT16, SHARD_BFLOAT16};
+        for (int i = 0; i < 4; i++)
+            ck_assert(isfinite(shard_item(shard_uniform(SHARD_SCALAR, 0.0, most[i], .dtype = dtypes[i]))));
         check_refused(shard_normal(SHARD_SHAPE(2), 0.0, -1.0), SHARD_ERROR_ARGUMENT, "shard_normal: mean 0, std -1:*");
         check_refused(shard_normal(SHARD_SHAPE(2), INFINITY, 1.0), SHARD_ERROR_ARGUMENT, "shard_normal: mean inf*");
     }

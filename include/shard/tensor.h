@@ -137,9 +137,10 @@ typedef void shard_release_memory(void *context);
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
-/* Random tensors: uniform in [low, high), or normal. A uniform value that is rounded to 16 bits may be high. Each takes the
- * next draw of the thread's generator. The values are made when they are first needed. Errors: ARGUMENT, a distribution that
- * does not exist, or a dtype that is not floating. As torch.rand and torch.randn, scaled. */
+/* Random tensors: uniform in [low, high), or normal. A uniform value may be rounded to high, as in 16 bits and in a narrow
+ * range far from 0. Each takes the next draw of the thread's generator. The values are made when they are first
+ * needed. Errors: ARGUMENT, a distribution that does not exist, bounds or a difference of them that the dtype does not have, or
+ * a dtype that is not floating. As torch.rand and torch.randn, scaled. */
 #define shard_uniform(...) shard_uniform_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 #define shard_normal(...) shard_normal_of(SHARD_ARGUMENTS(shard_random_arguments, __VA_ARGS__))
 SHARD_API shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options);

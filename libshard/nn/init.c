@@ -50,7 +50,7 @@ static shard_status draw_uniform(const char *function, shard_tensor *tensor, dou
 {
     SHARD_TRY(check_tensor(function, tensor, true));
     SHARD_TRY(shard_graph_refuse(function));
-    SHARD_TRY(shard_check_uniform(function, low, high));
+    SHARD_TRY(shard_check_uniform(function, tensor->dtype, low, high));
     return shard_tensor_set_recipe(tensor, (shard_recipe){.kind = SHARD_UNIFORM, .a = low, .b = high, .draw = shard_next_draw()});
 }
 

@@ -98,7 +98,7 @@ shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);
 shard_status shard_recipe_follow(shard_tensor *tensor, void *memory);
 shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory);
 /* ARGUMENT, in the name of the public function, if no distribution has these parameters. */
-shard_status shard_check_uniform(const char *function, double low, double high);
+shard_status shard_check_uniform(const char *function, shard_dtype dtype, double low, double high);
 shard_status shard_check_normal(const char *function, double mean, double std);
 
 #endif

@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "base/options.h"
 
+#include <float.h>
 #include <math.h>
 
 static shard_status make_values(const shard_tensor *tensor, const shard_region *region, void *memory)
@@ -75,12 +76,21 @@ shard_status shard_recipe_follow(shard_tensor *tensor, void *memory)
     return shard_recipe_follow_in(tensor, &region, memory);
 }
 
-shard_status shard_check_uniform(const char *function, double low, double high)
+/* The largest finite number of a floating dtype. */
+static double largest(shard_dtype dtype)
 {
-    if (low <= high && isfinite(low) && isfinite(high))
+    return dtype == SHARD_FLOAT64 ? DBL_MAX : dtype == SHARD_FLOAT32 ? FLT_MAX : dtype == SHARD_BFLOAT16 ? 0x1.fep127 : 65504;
+}
+
+shard_status shard_check_uniform(const char *function, shard_dtype dtype, double low, double high)
+{
+    double most = largest(dtype);
+    if (low <= high && low >= -most && high <= most && high - low <= most)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s: low %g, high %g: two finite numbers are needed, low not above high", function,
-                       low, high);
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: low %g, high %g: low must not be above high, and both and their difference at most %g in size, the "
+                       "largest number of %s",
+                       function, low, high, most, shard_dtype_name(dtype));
 }
 
 shard_status shard_check_normal(const char *function, double mean, double std)
@@ -168,19 +178,18 @@ static shard_tensor *make_random(const char *function, shard_recipe_kind kind, s
         return NULL;
     if (!shard_dtype_is_float(options.dtype))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
+    if ((kind == SHARD_UNIFORM ? shard_check_uniform(function, options.dtype, a, b) : shard_check_normal(function, a, b)) !=
+        SHARD_OK)
+        return NULL;
     return make_with_recipe(function, shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
 }
 
 shard_tensor *shard_uniform_with(shard_shape shape, double low, double high, const shard_tensor_options *options)
 {
-    if (shard_check_uniform("shard_uniform", low, high) != SHARD_OK)
-        return NULL;
     return make_random("shard_uniform", SHARD_UNIFORM, shape, low, high, options);
 }
 
 shard_tensor *shard_normal_with(shard_shape shape, double mean, double std, const shard_tensor_options *options)
 {
-    if (shard_check_normal("shard_normal", mean, std) != SHARD_OK)
-        return NULL;
     return make_random("shard_normal", SHARD_NORMAL, shape, mean, std, options);
 }
