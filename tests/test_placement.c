@@ -686,6 +686,28 @@ static void check_group_of_one(shard_group *world, void *context)
     shard_group_destroy(one);
 }
 
+/* The gradient of a summand is that of the whole sum, which each rank has. */
+static void check_gradient_of_summand(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_as_placed(shard_ones(SHARD_SHAPE(2)), (shard_placement){.kind = SHARD_PARTIAL, .group = world});
+        shard_set_requires_grad(x, true);
+        for (int step = 1; step <= 2; step++) {
+            check_ok(shard_backward(shard_sum(shard_reduce_from_group(shard_scale(x, 3), world))));
+            ck_assert_int_eq(shard_tensor_placement(shard_grad(x)).kind, SHARD_LOCAL);
+            check_tensor("the gradient", shard_grad(x), (double[]){3 * step, 3 * step}, 0);
+        }
+    }
+}
+
+START_TEST(gradients_of_summands)
+{
+    run_ranks(2, check_gradient_of_summand);
+}
+END_TEST
+
 START_TEST(groups_of_one_rank)
 {
     run_ranks(2, check_group_of_one);
@@ -703,5 +725,6 @@ int main(void)
     tcase_add_test(tcase, reshapes_one_as_several);
     tcase_add_test(tcase, groups_of_the_same_ranks);
     tcase_add_test(tcase, groups_of_one_rank);
+    tcase_add_test(tcase, gradients_of_summands);
     return test_run(suite);
 }

@@ -260,8 +260,8 @@ SHARD_API bool shard_requires_grad(const shard_tensor *tensor);
  * true of an integer dtype. A backward gives no gradient to a leaf for which it is off then. As torch.Tensor.requires_grad_. */
 SHARD_API void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad);
 /* The gradient that shard_backward has accumulated in a leaf; NULL if there is none. It belongs to the leaf and is
- * placed as the leaf. If a leaf is used before a gather or a sum over a group, its gradient is a pending sum
- * (shard/distributed.h). As torch.Tensor.grad. */
+ * placed as the leaf; of a PARTIAL leaf it is that of the whole sum, which each rank has. If a leaf is used before a gather or a
+ * sum over a group, its gradient is a pending sum (shard/distributed.h). As torch.Tensor.grad. */
 SHARD_API shard_tensor *shard_grad(shard_tensor *leaf);
 /* The group over which a parameter is replicated. NULL is the world, or, for a split parameter, this rank alone: no
  * other rank is known to have the same local shard. It is set before shard_data_parallel_create and shard_zero_optimizer. */
