@@ -38,6 +38,7 @@ START_TEST(from_memory)
         ck_assert_int_eq(released, 1);
         shard_tensor *empty = shard_from_memory(memory, SHARD_SHAPE(0, 3), SHARD_FLOAT32, cpu, count_release, &released);
         ck_assert_int_eq(shard_numel(empty), 0);
+        ck_assert_int_eq(released, 2); /* at once */
     }
     ck_assert_int_eq(released, 2);
     ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);

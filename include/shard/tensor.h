@@ -127,13 +127,13 @@ SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape
 /* Frees memory that was given to shard_from_memory. Called once, in the thread of the last tensor on it. */
 typedef void shard_release_memory(void *context);
 
-/* A tensor on the caller's memory, row-major and aligned to dtype's size, without a copy; of a device's own memory
- * where device is a GPU. The memory must stay until release(context), which is called when the last tensor on it is
- * released and the device has done what was queued; after an error it is not called. NULL for release: nothing is
+/* A tensor on the caller's memory, row-major and aligned to dtype's size, without a copy; of a device's own memory where device
+ * is a GPU. The memory must stay until release(context), which is called when the last tensor on it is released and the device
+ * has done what was queued, or at once if there are no elements; after an error it is not called. NULL for release: nothing is
  * called, and the memory stays longer than all tensors on it. It is not in the memory statistics. NULL for device:
- * shard_device_open(NULL). A parameter that moves (shard_data_parallel_create, shard_zero_optimizer) leaves this memory: training
- * no longer writes to it, and release is called. NULL with the error set: ARGUMENT, memory that is not aligned; SHAPE; MEMORY;
- * UNAVAILABLE, the device. As torch.from_blob. Not collective. */
+ * shard_device_open(NULL). A parameter that moves (shard_data_parallel_create, shard_zero_optimizer) leaves this memory:
+ * training no longer writes to it, and release is called. NULL with the error set: ARGUMENT, memory that is not aligned; SHAPE;
+ * MEMORY; UNAVAILABLE, the device. As torch.from_blob. Not collective. */
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
