@@ -68,9 +68,9 @@ bool shard_class_rows_widen(const shard_class_rows *rows, shard_tensor *x, const
  * where a weight is wider: its values may be out of their range. So do probabilities. */
 void shard_class_rows_promote(int weights, shard_tensor **x);
 
-/* The memory of the logits' gradient, for input 0 of a node. It overwrites logits that no other tensor uses: with many classes they
- * are the largest tensor. Else it has their pitch; of a leaf it is in the memory of the gradient before it. NULL with the error
- * set. */
+/* The memory of the logits' gradient, for input 0 of a node. It overwrites logits that no other tensor uses: with many classes
+ * they are the largest tensor. Else it has their pitch; of a leaf it is in the memory of the gradient before it. NULL with the
+ * error set. */
 shard_tensor *shard_class_rows_gradient(shard_node *node, shard_tensor *logits, int64_t pitch);
 
 /* A tensor of one number for each row, shaped and placed as the rows are. */

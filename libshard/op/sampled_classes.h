@@ -15,10 +15,11 @@ typedef struct shard_sampled {
 } shard_sampled;
 
 /* Reads the sample of the rows' classes, and makes *shape that of a layer of these classes alone, of which this rank has the
- * first ones, for labels sampled->target. After shard_class_rows_read with labels. correction: of the options, or NULL.
- * Tensors of the innermost scope. Does not wait for the device, unless that has the sample. Errors: the sample is no ascending list of
- * local classes; the correction is not of it; here or of the device, the sample lacks a label. Collective over the rows' group if labels are smoothed over the classes (smoothing is not
- * 0); ready is false if this rank has failed. A rank that fails has been in the first gather, in which all ranks fail. */
+ * first ones, for labels sampled->target. After shard_class_rows_read with labels. correction: of the options, or NULL. Tensors
+ * of the innermost scope. Does not wait for the device, unless that has the sample. Errors: the sample is no ascending list of
+ * local classes; the correction is not of it; here or of the device, the sample lacks a label. Collective over the rows' group
+ * if labels are smoothed over the classes (smoothing is not 0); ready is false if this rank has failed. A rank that fails has
+ * been in the first gather, in which all ranks fail. */
 shard_status shard_sampled_open(shard_class_rows *rows, bool ready, shard_tensor *sample, shard_tensor *correction,
                                 double smoothing, shard_sampled *sampled, shard_cross_entropy_shape *shape);
 
