@@ -669,6 +669,8 @@ static void check_group_of_one(shard_group *world, void *context)
     SHARD_SCOPE
     {
         shard_tensor *random = shard_as_split(shard_normal(SHARD_SHAPE(2, 3), 0, 1), 0, world, 2 * rank, 4);
+        check_refused(shard_as_placed(random, (shard_placement){.kind = SHARD_SPLIT, .group = world, .start = 3, .whole = 4}),
+                      SHARD_ERROR_SHAPE, "*shard_as_placed: 2 elements from 3 on are no part of 4");
         shard_tensor *x[] = {random, shard_as_split(shard_ones(SHARD_SHAPE(2, 3)), 0, world, 2 * rank, 4)};
         for (int i = 0; i < 2; i++) {
             shard_placement to[] = {{.kind = SHARD_PARTIAL, .group = one},

@@ -36,23 +36,27 @@ shard_status shard_tensor_region(const shard_tensor *tensor, shard_region *regio
     return SHARD_OK;
 }
 
-shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole)
+/* A view with another placement has no record. */
+static bool check_leaf(const char *function, const shard_tensor *tensor)
 {
-    if (!tensor)
-        return NULL;
-    if (shard_resolve_dim("shard_as_split", &tensor->shape, dim, &dim) != SHARD_OK)
-        return NULL;
     if (tensor->history || tensor->requires_grad)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_as_split: the tensor requires a gradient");
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: the tensor requires a gradient; shard_detach it", function);
+    return !tensor->history && !tensor->requires_grad;
+}
+
+static shard_tensor *as_split(const char *function, shard_tensor *tensor, int dim, shard_group *group, int64_t start,
+                              int64_t whole)
+{
+    if (!check_leaf(function, tensor) || shard_resolve_dim(function, &tensor->shape, dim, &dim) != SHARD_OK)
+        return NULL;
     if (start < 0 || whole < start || tensor->shape.dim[dim] > whole - start)
-        return shard_fail_null(SHARD_ERROR_SHAPE,
-                               "shard_as_split: %" PRId64 " elements from %" PRId64 " on are no part of %" PRId64,
-                               tensor->shape.dim[dim], start, whole);
+        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: %" PRId64 " elements from %" PRId64 " on are no part of %" PRId64,
+                               function, tensor->shape.dim[dim], start, whole);
     shard_shape whole_shape = tensor->shape;
     int64_t numel;
     whole_shape.dim[dim] = whole;
     /* the whole tensor's elements are counted in files and by random numbers */
-    if (shard_shape_check("shard_as_split", &whole_shape, tensor->dtype, &numel) != SHARD_OK)
+    if (shard_shape_check(function, &whole_shape, tensor->dtype, &numel) != SHARD_OK)
         return NULL;
     bool splits = shard_group_size(group) > 1;
     bool pending = shard_has_recipe(tensor) && !tensor->storage->memory && (splits || shard_is_local(tensor));
@@ -69,16 +73,20 @@ shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, 
     return view;
 }
 
+shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole)
+{
+    return tensor ? as_split("shard_as_split", tensor, dim, group, start, whole) : NULL;
+}
+
 shard_tensor *shard_as_placed(shard_tensor *tensor, shard_placement placement)
 {
-    if (!tensor)
+    static const char function[] = "shard_as_placed";
+    if (!tensor || !check_leaf(function, tensor))
         return NULL;
-    if (tensor->history || tensor->requires_grad)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_as_placed: the tensor requires a gradient; shard_detach it");
     if ((unsigned)placement.kind > SHARD_PARTIAL)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_as_placed: there is no placement %d", (int)placement.kind);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: there is no placement %d", function, (int)placement.kind);
     if (placement.kind == SHARD_SPLIT)
-        return shard_as_split(tensor, placement.dim, placement.group, placement.start, placement.whole);
+        return as_split(function, tensor, placement.dim, placement.group, placement.start, placement.whole);
     shard_tensor *view = shard_detach(tensor);
     bool partial = placement.kind == SHARD_PARTIAL && shard_group_size(placement.group) > 1;
     if (view)
