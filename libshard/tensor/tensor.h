@@ -81,7 +81,7 @@ void *shard_tensor_memory(shard_tensor *tensor);
 /* shard_tensor_materialize, then shard_tensor_memory: for code that reads values. */
 void *shard_tensor_values(shard_tensor *tensor);
 /* The tensor's memory for writing: values that were saved for backward become stale. UNSUPPORTED for a storage with
- * a materializer. */
+ * a materializer that is not local. */
 void *shard_tensor_memory_to_write(shard_tensor *tensor);
 
 /* Sets the pitch of a tensor that has no memory yet: its rows, of the last dimension's elements, are `pitch`
