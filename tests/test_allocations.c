@@ -13,6 +13,8 @@
 #include "support/scratch.h"
 #include "traced_calls.h"
 
+#include "comm/comm.h"
+
 #include <dirent.h>
 #include <math.h>
 #include <poll.h>
@@ -33,6 +35,7 @@ static struct {
     _Atomic int come, round, failures, cases, done, again, leaving;
     int status[RANKS];
     bool moved[RANKS];
+    uint64_t entered[RANKS]; /* collectives */
     char text[RANKS][1024];
     traced_function functions[TRACED_FUNCTIONS];
 } * shared;
@@ -252,6 +255,72 @@ START_TEST(test_ranks)
     atomic_store(&shared->come, 0);
     int failures = shared->failures;
     run_job(RANKS, run_ranks_call, &p);
+    ck_assert_int_eq(shared->failures, failures);
+}
+END_TEST
+
+/* ---- one of several ranks, which has all operands ---- */
+
+static void make_halves(shard_group *world, shard_tensor **x)
+{
+    x[0] = shard_full(SHARD_SHAPE(2, 3), 0.5, .dtype = SHARD_BFLOAT16);
+    ck_assert_ptr_nonnull(shard_data(x[0]));
+    x[0] = shard_as_split(x[0], 1, world, 3 * shard_group_rank(world), 6);
+}
+
+static void normalize(shard_tensor *const *x)
+{
+    SHARD_AUTOCAST(SHARD_BFLOAT16) shard_normalize(x[0], 1, 1e-12);
+}
+
+/* Functions that make something of their operands before a collective. */
+static const struct {
+    const char *name;
+    void (*make)(shard_group *world, shard_tensor **x);
+    void (*run)(shard_tensor *const *x);
+} preparing[] = {
+    {"shard_normalize", make_halves, normalize},
+};
+enum { PREPARING = sizeof preparing / sizeof *preparing };
+
+static bool prepare_once(shard_group *world, int which, int64_t number, int failing)
+{
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x[4];
+        preparing[which].make(world, x);
+        uint64_t before = world->sequence;
+        allocations_fail_at(rank == failing ? number : 0);
+        preparing[which].run(x);
+        if (rank == failing)
+            shared->done = !allocations_failed();
+        allocations_fail_at(0);
+        shared->entered[rank] = world->sequence - before;
+        shard_agree(world); /* an error after the collectives is one of all ranks, too */
+    }
+    shard_clear_error();
+    meet();
+    if (rank == 0 && (shared->entered[0] != shared->entered[1] || !shared->entered[0]))
+        report(preparing[which].name, number, "the ranks have been in different collectives");
+    meet();
+    return !shared->done;
+}
+
+static void prepare_ranks(shard_group *world, void *context)
+{
+    allocations_watch(shard_device_open(NULL));
+    int which = *(const int *)context / RANKS, failing = *(const int *)context % RANKS;
+    for (int64_t number = 1; prepare_once(world, which, number, failing); number++)
+        shared->cases += shard_group_rank(world) == 0;
+}
+
+/* The failing rank is in each collective of the call, so that it need not make a later one with its error. */
+START_TEST(test_preparing)
+{
+    int failures = shared->failures;
+    atomic_store(&shared->come, 0);
+    run_job(RANKS, prepare_ranks, &_i);
     ck_assert_int_eq(shared->failures, failures);
 }
 END_TEST
@@ -491,6 +560,9 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_ranks, 0, RANKS * collective_call_count);
     tcase_add_loop_test(tcase, test_step, 0, RANKS);
+    tcase = test_case(suite, "operands");
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, test_preparing, 0, RANKS * PREPARING);
     tcase = test_case(suite, "joining");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_joining, 0, (every() ? 10 : 2) * 2 * RANKS);

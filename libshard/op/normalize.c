@@ -73,11 +73,12 @@ static shard_tensor *compute(shard_tensor *x, const normalize_context *c, shard_
     return shard_result(y, SHARD_RUN(x, normalize, &c->axis, c->eps, !c->group, memory[0], memory[1], memory[2], x->dtype));
 }
 
-static shard_tensor *normalize(shard_tensor *x, int dim, double eps)
+static shard_tensor *normalize(shard_tensor *given, int dim, double eps)
 {
-    if (!check(x, &dim, eps)) {
-        if (x && x->placement.kind == SHARD_SPLIT && x->placement.dim == dim)
-            shard_group_fail(x->placement.group);
+    shard_tensor *x = check(given, &dim, eps) ? shard_autocast_wide(given) : NULL;
+    if (!x) {
+        if (given && shard_is_split(given, dim))
+            shard_group_fail(given->placement.group);
         return NULL;
     }
     normalize_context context = {
@@ -102,7 +103,7 @@ shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps)
     SHARD_FUNCTION("shard_normalize");
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(normalize(shard_autocast_wide(x), dim, eps), &scope);
+    shard_tensor *y = shard_scope_hand_out(normalize(x, dim, eps), &scope);
     shard_scope_close(&scope);
     return y;
 }
