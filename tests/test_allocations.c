@@ -273,6 +273,29 @@ static void normalize(shard_tensor *const *x)
     SHARD_AUTOCAST(SHARD_BFLOAT16) shard_normalize(x[0], 1, 1e-12);
 }
 
+/* The weight has no values yet. */
+static void make_head(shard_group *world, shard_tensor **x)
+{
+    x[0] = shard_full(SHARD_SHAPE(2, 3), 0.5);
+    x[1] = shard_as_split(shard_uniform(SHARD_SHAPE(4, 3), -1.0, 1.0), 0, world, 4 * shard_group_rank(world), 8);
+    x[2] = shard_from_host((int64_t[]){1, 5}, SHARD_SHAPE(2), .dtype = SHARD_INT64);
+    x[3] = shard_from_host((int64_t[]){0, 1, 1, 5}, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64);
+}
+
+static void head_forward(shard_tensor *const *x)
+{
+    shard_head_saved *saved;
+    shard_linear_cross_entropy_forward(x[0], x[1], NULL, x[2], &saved);
+    shard_head_saved_destroy(saved);
+}
+
+static void binary_head_forward(shard_tensor *const *x)
+{
+    shard_head_saved *saved;
+    shard_linear_binary_cross_entropy_forward(x[0], x[1], NULL, x[3], &saved);
+    shard_head_saved_destroy(saved);
+}
+
 /* Functions that make something of their operands before a collective. */
 static const struct {
     const char *name;
@@ -280,6 +303,8 @@ static const struct {
     void (*run)(shard_tensor *const *x);
 } preparing[] = {
     {"shard_normalize", make_halves, normalize},
+    {"shard_linear_cross_entropy_forward", make_head, head_forward},
+    {"shard_linear_binary_cross_entropy_forward", make_head, binary_head_forward},
 };
 enum { PREPARING = sizeof preparing / sizeof *preparing };
 

@@ -36,11 +36,21 @@ static shard_tensor *leaf_on(shard_tensor *tensor)
     return leaf;
 }
 
+/* For a rank that fails before the collectives of a split weight's group, which wait for it. */
+static void leave(const shard_tensor *weight)
+{
+    if (weight && weight->shape.ndim > 0 && shard_is_split(weight, 0))
+        shard_group_fail(weight->placement.group);
+}
+
 /* The views of the operands, if there is a state to save. True if the mode of recording was on. */
 static bool begin(shard_tensor **input, shard_head_saved **saved)
 {
+    const shard_tensor *weight = input[WEIGHT];
     for (int i = 0; i < INPUTS && saved; i++)
         input[i] = leaf_on(input[i]);
+    if (!input[WEIGHT]) /* whose group the loss then does not know */
+        leave(weight);
     if (saved)
         *saved = NULL;
     return shard_set_grad_enabled(saved != NULL);
@@ -88,8 +98,7 @@ static bool is_fused(shard_tensor *const *input, const shard_tensor *target, con
         return true; /* or the loss reports what is wrong */
     shard_error(SHARD_ERROR_UNSUPPORTED, "%s: a %s target%s has logits; pairs (int64) and a reduction are needed", binary,
                 shard_dtype_name(target->dtype), options.reduction == SHARD_REDUCTION_NONE ? " with SHARD_REDUCTION_NONE" : "");
-    if (weight->shape.ndim > 0 && shard_is_split(weight, 0))
-        shard_group_fail(weight->placement.group); /* its ranks wait for this one */
+    leave(weight);
     return false;
 }
 
