@@ -260,6 +260,9 @@ START_TEST(test_refuses)
         check_status(shard_nn_init_kaiming_normal(x, .mode = (shard_fan)2), SHARD_ERROR_ARGUMENT, "*mode 2 is neither*");
         check_status(shard_nn_init_kaiming_uniform(x, .nonlinearity = (shard_nonlinearity)9), SHARD_ERROR_ARGUMENT,
                      "*9 is no nonlinearity*");
+        ck_assert(isnan(shard_nn_init_gain(SHARD_NONLINEARITY_LEAKY_RELU, NAN)));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_nn_init_gain: the negative slope is NaN*");
+        check_status(shard_nn_init_kaiming_normal(x, .a = NAN), SHARD_ERROR_ARGUMENT, "*slope is NaN*");
         check_status(shard_nn_init_normal(shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_INT64), 0, 1), SHARD_ERROR_ARGUMENT,
                      "*int64 is not a floating dtype*");
         ck_assert_double_eq(shard_item(shard_sum(x)), 0);

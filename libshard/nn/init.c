@@ -134,7 +134,10 @@ double shard_nn_init_gain(shard_nonlinearity nonlinearity, double negative_slope
 {
     switch (nonlinearity) {
     case SHARD_NONLINEARITY_LEAKY_RELU:
-        return sqrt(2 / (1 + negative_slope * negative_slope));
+        if (!isnan(negative_slope))
+            return sqrt(2 / (1 + negative_slope * negative_slope));
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_nn_init_gain: the negative slope is NaN; a number is needed");
+        return NAN;
     case SHARD_NONLINEARITY_RELU:
         return sqrt(2);
     case SHARD_NONLINEARITY_LINEAR:
