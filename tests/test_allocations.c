@@ -160,6 +160,30 @@ START_TEST(test_scenario)
 }
 END_TEST
 
+/* A call without memory changes neither running statistic. */
+START_TEST(test_statistics)
+{
+    ck_assert_int_eq(shard_init(NULL, NULL), SHARD_OK);
+    allocations_watch(shard_device_open(NULL));
+    bool reached = true;
+    for (int64_t number = 1; reached; number++)
+        SHARD_SCOPE
+        {
+            shard_tensor *norms = shard_from_host((float[]){10, 30, 25}, SHARD_SHAPE(3)), *m2, *m3;
+            shard_tensor *mean = shard_full(SHARD_SCALAR, 20), *std = shard_full(SHARD_SCALAR, 100);
+            ck_assert(shard_data(mean) && shard_data(std));
+            allocations_fail_at(number);
+            m2 = shard_adaface_margins(norms, mean, std, &m3);
+            reached = allocations_failed();
+            allocations_fail_at(0);
+            ck_assert(reached == !m2 && reached == !m3);
+            ck_assert(reached == (shard_item(mean) == 20) && reached == (shard_item(std) == 100));
+            shard_clear_error();
+        }
+    shard_finalize();
+}
+END_TEST
+
 /* ---- one of several ranks ---- */
 
 static void keep_error(int rank)
@@ -581,6 +605,8 @@ int main(void)
     TCase *tcase = test_case(suite, "one rank");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_scenario, 0, allocation_scenario_count);
+    tcase = test_case(suite, "statistics");
+    tcase_add_test(tcase, test_statistics);
     tcase = test_case(suite, "ranks");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_ranks, 0, RANKS * collective_call_count);

@@ -65,18 +65,20 @@ static shard_tensor *sum_over_rows(const margins_call *call, shard_tensor *x)
     return shard_result(sum, shard_group_all_reduce(call->group, shard_device_of(sum), memory, 1, SHARD_FLOAT64, SHARD_SUM));
 }
 
-/* state becomes t_alpha * batch + (1 - t_alpha) * state, and stays where t_alpha is 0, whatever the batch; returns it as float64.
- */
-static shard_tensor *follow(shard_tensor *state, shard_tensor *batch, double t_alpha)
+/* t_alpha * batch + (1 - t_alpha) * state, or the state where there is no batch or t_alpha is 0; float64. */
+static shard_tensor *mix(shard_tensor *state, shard_tensor *batch, double t_alpha)
 {
     shard_tensor *wide = shard_reshape(shard_cast(shard_detach(state), SHARD_FLOAT64), SHARD_SCALAR);
-    if (!batch || !wide || t_alpha == 0)
+    if (!batch || t_alpha == 0)
         return wide;
-    shard_tensor *mixed = shard_add(shard_scale(batch, t_alpha), shard_scale(wide, 1 - t_alpha));
-    void *from, *to = mixed ? shard_tensor_memory_to_write(state) : NULL;
-    if (!to || !shard_load(SHARD_INPUTS(mixed), &from))
-        return NULL;
-    return shard_result(mixed, SHARD_RUN(mixed, cast, 1, from, SHARD_FLOAT64, to, state->dtype));
+    return shard_add(shard_scale(batch, t_alpha), shard_scale(wide, 1 - t_alpha));
+}
+
+static bool put(shard_tensor *state, shard_tensor *mixed)
+{
+    void *from, *to = shard_tensor_memory_to_write(state);
+    return to && shard_load(SHARD_INPUTS(mixed), &from) &&
+           SHARD_RUN(mixed, cast, 1, from, SHARD_FLOAT64, to, state->dtype) == SHARD_OK;
 }
 
 /* The norms in float64, clamped. */
@@ -107,14 +109,19 @@ static shard_tensor *margins(margins_call *call, shard_tensor **additive)
     if (!squares)
         return NULL;
     shard_tensor *std = rows > 1 ? shard_sqrt(shard_scale(squares, 1 / (rows - 1))) : NULL;
-    if ((rows > 0 && !mean) || (rows > 1 && !std)) /* no memory: the statistics stay as they are */
+    if (!mean || (rows > 1 && !std))
         return NULL;
-    mean = follow(call->mean, rows > 0 ? mean : NULL, options->t_alpha);
-    std = follow(call->std, std, options->t_alpha);
+    mean = mix(call->mean, rows > 0 ? mean : NULL, options->t_alpha);
+    std = mix(call->std, std, options->t_alpha);
     shard_tensor *scaled = shard_scale(shard_div(shard_sub(norms, mean), shard_add_scalar(std, EPS)), options->h);
     shard_tensor *margin = shard_scale(shard_clamp(scaled, -1, 1), options->m);
+    shard_tensor *angular = shard_neg(margin);
     *additive = shard_add_scalar(margin, options->m);
-    return *additive ? shard_neg(margin) : NULL;
+    if (!angular || !*additive) /* no memory: the statistics stay as they are */
+        return NULL;
+    bool follows = options->t_alpha != 0;
+    bool done = (!follows || rows == 0 || put(call->mean, mean)) && (!follows || rows <= 1 || put(call->std, std));
+    return done ? angular : NULL;
 }
 
 shard_tensor *shard_adaface_margins_with(shard_tensor *norms, shard_tensor *mean, shard_tensor *std,
