@@ -160,7 +160,34 @@ START_TEST(test_scenario)
 }
 END_TEST
 
-/* A call without memory changes neither running statistic. */
+/* A batch norm without memory for its result leaves the running statistics. */
+START_TEST(test_running_statistics)
+{
+    ck_assert_int_eq(shard_init(NULL, NULL), SHARD_OK);
+    allocations_watch(shard_device_open(NULL));
+    int found = 0;
+    bool reached = true;
+    for (int64_t number = 1; reached; number++)
+        SHARD_SCOPE
+        {
+            shard_tensor *x = shard_uniform(SHARD_SHAPE(5000, 1), 1, 2), *mean = shard_zeros(SHARD_SHAPE(1));
+            ck_assert(shard_data(x) && shard_data(mean));
+            allocations_fail_at(number);
+            shard_batch_norm(x, mean, shard_ones(SHARD_SHAPE(1)), NULL, NULL, .training = true);
+            reached = allocations_failed();
+            allocations_fail_at(0);
+            if (strstr(shard_last_error(), "memory for 20000 bytes")) {
+                ck_assert_double_eq(shard_item(mean), 0);
+                found++;
+            }
+            shard_clear_error();
+        }
+    ck_assert_int_eq(found, 1);
+    shard_finalize();
+}
+END_TEST
+
+/* A call without memory changes neither of AdaFace's statistics. */
 START_TEST(test_statistics)
 {
     ck_assert_int_eq(shard_init(NULL, NULL), SHARD_OK);
@@ -606,6 +633,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_scenario, 0, allocation_scenario_count);
     tcase = test_case(suite, "statistics");
+    tcase_add_test(tcase, test_running_statistics);
     tcase_add_test(tcase, test_statistics);
     tcase = test_case(suite, "ranks");
     tcase_set_timeout(tcase, 300);

@@ -218,7 +218,7 @@ static bool check(batch_norm *b)
     return shard_check_batch_norm(function, options->momentum, options->eps);
 }
 
-/* Everything that can fail on this rank alone, before the collectives. */
+/* Everything that can fail on this rank alone, before the collectives and the update of the running statistics. */
 static bool prepare(batch_norm *b)
 {
     if (!check(b))
@@ -229,7 +229,9 @@ static bool prepare(batch_norm *b)
     b->y = shard_tensor_like(b->x);
     b->mean = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
     b->rstd = shard_workspace(b->x, b->channels, SHARD_FLOAT64);
-    return b->y && b->mean && b->rstd;
+    void *memory[5];
+    return b->y && b->mean && b->rstd &&
+           shard_load(SHARD_INPUTS(b->y, b->mean, b->rstd, b->running_mean, b->running_var), memory);
 }
 
 /* The number of rows of all ranks. Collective. */
