@@ -56,6 +56,11 @@ done
 
 expect "an exit code" 4 "^shardrun: rank 1 ended with exit code 4\$" "$shardrun" -n 3 "$program" early 1
 expect "the others of it" 4 "rank 0: error peer: rank 1 ended before it joined" "$shardrun" -n 3 "$program" early 1
+absent='[ $RANK = 1 ] || exec "$0" check'
+expect "a rank that ends well and too early" 1 "^shardrun: rank 1 ended before it joined the others\$" \
+    "$shardrun" -n 3 sh -c "$absent" "$program"
+expect "the others of it" 1 "rank 2: error peer: rank 1 ended before it joined the others" \
+    "$shardrun" -n 3 sh -c "$absent" "$program"
 expect "a killed rank" 137 "^shardrun: rank 2 was killed by signal 9 \(Killed\)\$" "$shardrun" -n 4 "$program" kill 2
 expect "the others of it" 137 "rank 0: error peer: rank 2 died: it did not come to shard_barrier" "$shardrun" -n 4 "$program" kill 2
 expect "a joint error" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" error 1

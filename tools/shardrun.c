@@ -264,11 +264,28 @@ static void end_ranks_after(double seconds)
     job.end_at = now() + seconds;
 }
 
+/* Whether the rank has ever been in the world of this job. */
+static bool has_joined(int number)
+{
+    uint32_t state = atomic_load(&job.segment->ranks[number].state);
+    return state != SHARD_RANK_ABSENT && state != SHARD_RANK_CALLED;
+}
+
+/* A rank that joined has failed, perhaps as it waited in vain for others that had ended with exit code 0. */
+static void report_missing_ranks(int failed)
+{
+    for (int i = 0; i < job.size && has_joined(failed); i++)
+        if (!job.ranks[i].process && !has_joined(i))
+            say("shardrun: rank %d ended before it joined the others\n", i);
+}
+
 /* The consequence of a rank's end: the first failure sets the job's exit code. */
 static void report_failure(int number, int status)
 {
     if (job.exit_code)
         return;
+    if (job.asked_at == 0)
+        report_missing_ranks(number);
     job.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (job.asked_at == 0 && WIFSIGNALED(status))
         say("shardrun: rank %d was killed by signal %d (%s)\n", number, WTERMSIG(status), strsignal(WTERMSIG(status)));
