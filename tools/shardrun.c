@@ -412,14 +412,16 @@ static void end_ranks_in_time(void)
     job.end_at = now() + GRACE_AFTER_TERM;
 }
 
-/* Milliseconds until the time to end ranks; -1: there is none. Without ranks, output is waited for as long as its reader takes,
- * but after a signal not much longer. */
+/* Milliseconds until the time to end ranks, as far as an int has them; -1: there is none. Without ranks, output is waited for as
+ * long as its reader takes, but after a signal not much longer. */
 static int time_to_wait(bool running)
 {
     if (!running)
         return !outputs_wait() ? 0 : job.asked_at > 0 ? (int)(1000 * GRACE_AFTER_TERM) : -1;
     double next = job.end_at > 0 ? job.end_at : job.leave_by, rest = next - now();
-    return next == 0 ? -1 : rest > 0 ? (int)(rest * 1000) + 1 : 0;
+    if (next == 0)
+        return -1;
+    return rest <= 0 ? 0 : rest * 1000 < INT_MAX ? (int)(rest * 1000) + 1 : INT_MAX;
 }
 
 /* Waits for signals, ranks' output, room for it and the time to end ranks. True while there is more to wait for: ranks, or
