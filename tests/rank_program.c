@@ -255,6 +255,8 @@ int main(int count, char **arguments)
     const char *number = getenv("RANK");
     int odd = count > 2 ? atoi(arguments[2]) : -1;
     if (strcmp(what, "threads") == 0) {
+        until_one_fails = count > 2 ? atoi(arguments[2]) : 0;
+        allocate_by(failing_calloc);
         shard_init(&count, &arguments);
         printf("%d threads\n", shard_cpu_threads());
         return shard_finalize();

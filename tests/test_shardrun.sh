@@ -61,6 +61,17 @@ expect "a rank that ends well and too early" 1 "^shardrun: rank 1 ended before i
     "$shardrun" -n 3 sh -c "$absent" "$program"
 expect "the others of it" 1 "rank 2: error peer: rank 1 ended before it joined the others" \
     "$shardrun" -n 3 sh -c "$absent" "$program"
+# The others receive the error of a rank that cannot join, whether or not it ends.
+expect "a rank that cannot join, and lives on" 1 '^shard\[0\] error: rank 1: environment variable SHARD_TF32 is "yes"' \
+    env SHARD_TIMEOUT=20 "$shardrun" -n 2 sh -c '[ $RANK = 0 ] || { SHARD_TF32=yes "$0" threads; sleep 100; }; exec "$0" threads' "$program"
+expect "a rank of another job" 1 "^shard\[0\] error: rank 1: shm: WORLD_SIZE is 3, but shardrun started 2 ranks" \
+    "$shardrun" -n 2 sh -c '[ $RANK = 0 ] || export WORLD_SIZE=3; exec "$0" threads' "$program"
+for number in 1 2 3; do
+    expect "allocation $number of a rank that cannot join" 1 "^shard\[0\] error: rank 1: no memory for " \
+        "$shardrun" -n 2 sh -c "[ \$RANK = 0 ] || exec \"\$0\" threads $number; exec \"\$0\" threads" "$program"
+done
+expect "a file that is not inherited" 1 "^shard error: shm: SHARD_SHM_FD is [0-9]*, a file that this process has not inherited" \
+    "$shardrun" -n 1 python3 -c 'import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))' "$program" threads
 expect "a killed rank" 137 "^shardrun: rank 2 was killed by signal 9 \(Killed\)\$" "$shardrun" -n 4 "$program" kill 2
 expect "the others of it" 137 "rank 0: error peer: rank 2 died: it did not come to shard_barrier" "$shardrun" -n 4 "$program" kill 2
 expect "a joint error" 1 "rank 0: error peer: rank 1: label 17 out of range" "$shardrun" -n 2 "$program" error 1

@@ -45,6 +45,11 @@ void shard_note_call_of_init(void)
     shard_segment_note_call();
 }
 
+void shard_note_end_of_init(void)
+{
+    shard_segment_note_end(shard_last_status(), shard_last_error());
+}
+
 const shard_transport *shard_joining_transport_at(int number)
 {
     return number < (int)COUNT(joining_transports) ? joining_transports[number] : NULL;

@@ -14,6 +14,9 @@ const shard_transport *shard_launched_transport(void);
 /* Tells the launcher that started this process, if it is shardrun, that the program has called shard_init or shard_init_with. */
 void shard_note_call_of_init(void);
 
+/* The end of that call: with an error of this thread, ranks that wait for this one receive it, if shardrun started them. */
+void shard_note_end_of_init(void);
+
 /* The host transports by which ranks join that the caller's exchange connects, from the best one on; NULL after the last. */
 const shard_transport *shard_joining_transport_at(int number);
 

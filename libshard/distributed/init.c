@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 static shard_group *world;
-static pid_t joining; /* the process, while it is in shard_init */
+static pid_t joining;               /* the process, while it is in shard_init or shard_init_with: */
+static const char *joining_function; /* in this one */
 static bool left;
 static void (*_Atomic at_finalize)(void);
 
@@ -61,7 +62,7 @@ static void fail_in_init(int code, void *context)
     (void)context;
     if (joining != getpid())
         return;
-    shard_log_message(SHARD_LOG_ERROR, "exit(%d) in shard_init", code);
+    shard_log_message(SHARD_LOG_ERROR, "exit(%d) in %s", code, joining_function);
     if (code != EXIT_SUCCESS)
         return;
     fflush(NULL);
@@ -76,6 +77,7 @@ static shard_status begin(const char *function)
     SHARD_TRY(check_environment());
     on_exit(fail_in_init, NULL);
     joining = getpid();
+    joining_function = function;
     return SHARD_OK;
 }
 
@@ -97,14 +99,15 @@ shard_status shard_init(int *argc, char ***argv)
 {
     SHARD_FUNCTION("shard_init");
     shard_note_call_of_init();
-    SHARD_TRY(begin("shard_init"));
-    return begin_job(shard_world_open(argc, argv));
+    shard_status status = begin("shard_init");
+    if (status == SHARD_OK)
+        status = begin_job(shard_world_open(argc, argv));
+    shard_note_end_of_init();
+    return status;
 }
 
-shard_status shard_init_with(const shard_init_options *given)
+static shard_status join_with(const shard_init_options *given)
 {
-    SHARD_FUNCTION("shard_init_with");
-    shard_note_call_of_init();
     SHARD_READ_OPTIONS(shard_init_options, SHARD_INIT_OPTIONS_INIT, options, given);
     if (!options_ok)
         return shard_last_status();
@@ -114,6 +117,15 @@ shard_status shard_init_with(const shard_init_options *given)
         return shard_null_argument("shard_init_with", "exchange");
     SHARD_TRY(begin("shard_init_with"));
     return begin_job(shard_world_join(options.rank, options.ranks, options.exchange, options.context));
+}
+
+shard_status shard_init_with(const shard_init_options *given)
+{
+    SHARD_FUNCTION("shard_init_with");
+    shard_note_call_of_init();
+    shard_status status = join_with(given);
+    shard_note_end_of_init();
+    return status;
 }
 
 void shard_at_finalize(void (*function)(void))

@@ -2,6 +2,8 @@
  * launcher is a small program. */
 #include "comm/shm/segment.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -96,15 +98,32 @@ shard_segment *shard_segment_map(int file)
     return NULL;
 }
 
+/* In a call of shard_init or shard_init_with: the segment of this rank's launcher, whose file the call may close, and the rank's
+ * entry in it. */
+static shard_segment *called_segment;
+static shard_segment_rank *caller;
+
 void shard_segment_note_call(void)
 {
     const char *file = getenv("SHARD_SHM_FD"), *rank = getenv("RANK");
-    shard_segment *segment = file && rank ? shard_segment_map(atoi(file)) : NULL;
-    if (!segment)
-        return;
-    int number = atoi(rank);
     uint32_t absent = SHARD_RANK_ABSENT;
-    if (number >= 0 && number < segment->world_size)
-        atomic_compare_exchange_strong(&segment->ranks[number].state, &absent, SHARD_RANK_CALLED);
-    munmap(segment, sizeof *segment);
+    called_segment = file && rank ? shard_segment_map(atoi(file)) : NULL;
+    int number = called_segment ? atoi(rank) : -1;
+    caller = number >= 0 && number < called_segment->world_size ? &called_segment->ranks[number] : NULL;
+    if (caller)
+        atomic_compare_exchange_strong(&caller->state, &absent, SHARD_RANK_CALLED);
+}
+
+void shard_segment_note_end(int status, const char *text)
+{
+    if (caller && status != 0 && atomic_load(&caller->state) == SHARD_RANK_CALLED) {
+        snprintf(caller->text, sizeof caller->text, "rank %d: %s", (int)(caller - called_segment->ranks), text);
+        atomic_store(&caller->failed_in, SHARD_SEGMENT_NO_BIRTH);
+        atomic_store(&caller->failed_status, status);
+        atomic_store(&caller->failed_since, shard_nanoseconds());
+    }
+    if (called_segment)
+        munmap(called_segment, sizeof *called_segment);
+    called_segment = NULL;
+    caller = NULL;
 }

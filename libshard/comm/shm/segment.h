@@ -22,6 +22,7 @@
 #define SHARD_SEGMENT_GROUPS 1024
 #define SHARD_SEGMENT_TEXT 512
 #define SHARD_SEGMENT_DOING 200
+#define SHARD_SEGMENT_NO_BIRTH UINT64_MAX
 
 /* LEAVING: it waits in shard_finalize for the others. LEFT: none waits for it any more. FAILED: it has left with an error.
  * CALLED: as ABSENT, but it has called shard_init or shard_init_with, which failed, or joined the world by another transport. */
@@ -31,11 +32,11 @@ typedef struct shard_segment_rank {
     _Atomic uint32_t state;
     _Atomic uint32_t ended; /* the launcher has seen the process end */
     /* Since when (monotonic nanoseconds) it has waited in some group with an error, for
-     * the others to learn of it; 0: it does not. */
+     * the others to learn of it, or its shard_init has failed; 0: neither. */
     _Atomic int64_t failed_since;
-    _Atomic uint64_t failed_in; /* the birth of that group; this and the status are written before failed_since */
+    _Atomic uint64_t failed_in; /* the birth of that group, or NO_BIRTH; this and the status are written before failed_since */
     _Atomic int32_t failed_status;
-    char text[SHARD_SEGMENT_TEXT]; /* the abort notice of a rank that waits with an error, or has left with one */
+    char text[SHARD_SEGMENT_TEXT]; /* the abort notice of a rank that waits with an error, has left with one or could not join */
     /* When (monotonic nanoseconds) it last said that it waits, which it says again and again; for
      * whom (bit r: world rank r) and in what. 0: it does not. */
     _Atomic int64_t waits_at;
@@ -83,6 +84,9 @@ int shard_segment_set_environment(int file, int rank, int world_size);
 
 /* For a rank: CALLED, in the segment of its launcher, if there is one. */
 void shard_segment_note_call(void);
+
+/* For a rank, at the end of that call: with a status other than 0 a rank that has not joined tells those that wait for it. */
+void shard_segment_note_end(int status, const char *text);
 
 /* Unmaps and closes. */
 void shard_segment_close(shard_segment *segment, int file);

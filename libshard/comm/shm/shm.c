@@ -87,6 +87,7 @@ static shard_status take_place(const shm_world *world, int rank)
     if (state != SHARD_RANK_ABSENT && state != SHARD_RANK_CALLED)
         return shard_error(SHARD_ERROR_UNAVAILABLE,
                            "shm: rank %d has been in this world before; a job's world can be joined once", rank);
+    atomic_store(&entry->failed_since, 0); /* of a call before */
     atomic_store(&entry->state, SHARD_RANK_JOINED);
     return SHARD_OK;
 }
@@ -132,14 +133,29 @@ static void close_world(shm_world *world)
     free(world);
 }
 
+/* Says by errno why the inherited file is not mapped. NULL. */
+static void *fail_to_map(long long inherited)
+{
+    if (errno == EBADF)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
+                               "shm: SHARD_SHM_FD is %lld, a file that this process has not inherited: what started it has closed "
+                               "it (Python's subprocess does without close_fds=False), or it is a program that a rank has "
+                               "started, which is no rank (start it by env -u SHARD_SHM_FD -u WORLD_SIZE)",
+                               inherited);
+    if (errno == EPROTO)
+        return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
+                               "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: start the program with "
+                               "the shardrun of its libshard",
+                               inherited);
+    return shard_fail_null(SHARD_ERROR_MEMORY, "shm: cannot map the segment of the job: %s", strerror(errno));
+}
+
 /* A thread with an error of an earlier call joins as well: the first collective sends that to the others. */
 static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
 {
     shard_segment *segment = shard_segment_map((int)inherited);
     if (!segment)
-        return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
-                               "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: %s",
-                               (long long)inherited, strerror(errno));
+        return fail_to_map((long long)inherited);
     bool fits = segment->world_size == size;
     if (!fits)
         shard_error(SHARD_ERROR_UNAVAILABLE, "shm: WORLD_SIZE is %lld, but shardrun started %d ranks", (long long)size,
@@ -162,7 +178,10 @@ static shard_status enter_world(shard_group *group, shm_world *world, int size)
     int everybody[SHARD_SEGMENT_RANKS];
     for (int i = 0; i < size; i++)
         everybody[i] = i;
-    shm_group *state = take_place(world, world->rank) == SHARD_OK ? join_group(world, everybody, size, world->rank) : NULL;
+    bool placed = take_place(world, world->rank) == SHARD_OK;
+    shm_group *state = placed ? join_group(world, everybody, size, world->rank) : NULL;
+    if (placed && !state)
+        atomic_store(&world->segment->ranks[world->rank].state, SHARD_RANK_CALLED);
     if (!state) {
         close_world(world);
         return shard_last_status();

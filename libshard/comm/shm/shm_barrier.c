@@ -119,6 +119,8 @@ bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
     else if (state == SHARD_RANK_JOINED && !shm_is_alive(world, rank))
         snprintf(text, bytes, "rank %d died: it did not come to %s", rank, doing);
+    else if (state == SHARD_RANK_CALLED && ended && atomic_load(&member->failed_since))
+        snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
     else if ((state == SHARD_RANK_ABSENT || state == SHARD_RANK_CALLED) && ended)
         snprintf(text, bytes, "rank %d ended before it joined the others", rank);
     else
