@@ -223,6 +223,10 @@ static void act(shard_group *world, const char *what, bool odd)
         lack_memory(world, odd);
     if (strcmp(what, "check") == 0 || strcmp(what, "brief") == 0)
         check(world, *what == 'b');
+    if (strcmp(what, "stopped") == 0) {
+        check_stopped_job(world);
+        printf("rank %d went on\n", rank);
+    }
     if (strcmp(what, "kill") == 0 && odd)
         raise(SIGKILL);
     if (strcmp(what, "wait") == 0)

@@ -442,6 +442,20 @@ START_TEST(test_waits_once)
 }
 END_TEST
 
+static void is_stopped(shard_group *none, void *context)
+{
+    (void)none;
+    check_ok(join(context));
+    check_stopped_job(shard_world());
+    ck_assert_int_eq(shard_finalize(), 0);
+}
+
+START_TEST(test_stopped)
+{
+    run_wired((wires){.size = 2, .transport = _i ? "exchange" : NULL}, is_stopped, NULL, 0);
+}
+END_TEST
+
 static void differs(shard_group *none, void *context)
 {
     (void)none;
@@ -505,6 +519,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_loses_a_rank, 0, 2);
     tcase_add_loop_test(tcase, test_failed_before, 0, 2);
     tcase_add_test(tcase, test_waits_once);
+    tcase_add_loop_test(tcase, test_stopped, 0, 2);
     tcase_add_test(tcase, test_differs);
     tcase_add_test(tcase, test_refuses_transport);
     tcase_add_loop_test(tcase, test_wrong_options, 0, 5);

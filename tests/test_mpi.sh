@@ -32,6 +32,7 @@ expect "a joint error" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of ran
 expect "an error at home" "[1-9]*" "rank 0: error peer: rank 1: label 17 out of range" "$run" -n 3 "$program" fail 1
 expect "an error that skips a group" "[1-9]*" "rank 2: error peer: rank 3: label 17 out of range" timeout 20 "$run" -n 4 "$program" skip 3
 expect "a rank that leaves" "[1-9]*" "rank 2: error peer: rank 1 has left: it did not come to shard_barrier" "$run" -n 3 "$program" leave 1
+expect "ranks that are stopped together" 0 "^rank 1 went on" "$run" -n 2 "$program" stopped
 expect "a killed rank" "[1-9]*" "[Kk]illed|KILLED|signal 9" "$run" -n 3 "$program" kill 1
 for count in 1073741824 100; do
     expect "no memory for a collective, calls of $count" 0 "rank 1: [1-9][0-9]* allocations failed" \

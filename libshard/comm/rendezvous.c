@@ -12,12 +12,10 @@
 #include "base/thread.h"
 #include "comm/majority.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- a call with a deadline ---- */
@@ -93,13 +91,10 @@ static void *run_call(void *argument)
 /* Whether it returns within so many seconds. */
 static bool wait_for_call(shard_exchange_call *call, double seconds)
 {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += (time_t)seconds;
-    int result = 0;
+    double deadline = shard_own_seconds() + seconds;
     SHARD_HOLD(&call->lock);
-    while (!call->done && result != ETIMEDOUT)
-        result = pthread_cond_timedwait(&call->changed, &call->lock, &deadline);
+    while (!call->done && shard_own_seconds() < deadline)
+        shard_condition_wait(&call->changed, &call->lock);
     return call->done;
 }
 

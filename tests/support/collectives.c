@@ -5,8 +5,11 @@
 #include "base/dtype.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* The value of an element at a world rank: small whole numbers and, for floats, eighths,
  * of both signs. The sums of 16-bit ones need rounding. */
@@ -446,4 +449,33 @@ void check_grids(shard_group *world, sum_order order)
     for (int rows = 1; rows <= size; rows++)
         if (size % rows == 0)
             check_grid(world, rows, size / rows, order);
+}
+
+/* Of a process that is no rank. */
+static void stop_for(const int32_t *processes, double seconds)
+{
+    usleep(300 * 1000); /* until rank 0 waits */
+    for (int i = 0; i < 2; i++)
+        kill(processes[i], SIGSTOP);
+    usleep((useconds_t)(seconds * 1e6));
+    for (int i = 0; i < 2; i++)
+        kill(processes[i], SIGCONT);
+}
+
+/* Rank 1 still works for two seconds when both go on. */
+void check_stopped_job(shard_group *world)
+{
+    int32_t own = (int32_t)getpid(), processes[2];
+    check_ok(shard_group_exchange(world, &own, sizeof own, processes));
+    shard_process.timeout = 5 * deadline_multiplier();
+    pid_t child = shard_group_rank(world) == 1 ? fork() : -1;
+    if (child == 0) {
+        stop_for(processes, shard_process.timeout + 2);
+        _exit(0);
+    }
+    for (int slice = 0; child > 0 && slice < 25; slice++) /* while it is stopped one sleep passes, not the others */
+        usleep(100 * 1000);
+    if (child > 0)
+        ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    check_ok(shard_barrier(world));
 }

@@ -37,4 +37,7 @@ void check_sizes(shard_group *group, int64_t count, sum_order order);
 /* Every way to write the world as rows times columns: the groups of both, at once. */
 void check_grids(shard_group *world, sum_order order);
 
+/* Two ranks of one machine: in a barrier rank 0 waits for rank 1 while both are stopped for longer than SHARD_TIMEOUT. */
+void check_stopped_job(shard_group *world);
+
 #endif

@@ -148,7 +148,7 @@ static shard_status poll(shard_group *group, wait_for *wait)
         sched_yield();
         if (polls % POLLS_BETWEEN_PROBES && start == 0)
             continue;
-        double time = shard_seconds();
+        double time = shard_own_seconds();
         if (start == 0) {
             start = time;
             mpi_forget_answers();

@@ -18,7 +18,6 @@
  * is printed, not every rank's. */
 #define WATCH_STEP_SECONDS 1.0
 #define WATCH_STEPS 4
-#define WATCH_SLICE_SECONDS 0.2
 
 /* ---- calls that block ---- */
 
@@ -42,18 +41,12 @@ static int launched_rank(void)
     return 0;
 }
 
-/* Until the watched call is over, or for so many seconds of this process's own time: while it is
- * stopped no time passes. With the lock. */
+/* Until the watched call is over, or for so many seconds. With the lock. */
 static void wait_until_over(double seconds)
 {
-    for (double last = shard_seconds(), left = seconds; !watch.over && left > 0;) {
-        double end = last + WATCH_SLICE_SECONDS;
-        struct timespec limit = {.tv_sec = (time_t)end, .tv_nsec = (long)((end - (double)(time_t)end) * 1e9)};
-        pthread_cond_timedwait(&watch.ended, &watch.lock, &limit);
-        double now = shard_seconds(), passed = now - last;
-        left -= passed < 2 * WATCH_SLICE_SECONDS ? passed : WATCH_SLICE_SECONDS;
-        last = now;
-    }
+    double deadline = shard_own_seconds() + seconds;
+    while (!watch.over && shard_own_seconds() < deadline)
+        shard_condition_wait(&watch.ended, &watch.lock);
 }
 
 static void *watch_call(void *context)
@@ -124,10 +117,10 @@ static int count_before(void)
 bool mpi_wait_for_farewells(double seconds)
 {
     char text[SHARD_COMM_TEXT];
-    double end = shard_seconds() + seconds;
+    double end = shard_own_seconds() + seconds;
     int over = 0;
     mpi.wait = MPI_WAIT_FOR_THE_END;
-    for (mpi_read_news(); !have_all_left() && shard_seconds() < end; mpi_read_news())
+    for (mpi_read_news(); !have_all_left() && shard_own_seconds() < end; mpi_read_news())
         usleep(POLL_MICROSECONDS);
     is_over(NULL, &over);
     if (over || mpi.failed)

@@ -49,11 +49,11 @@ static shard_status fail_locked(const shm_world *world)
 /* A rank holds the lock for microseconds, unless it is stopped meanwhile. */
 static shard_status lock_list(const shm_world *world)
 {
-    int64_t start = shard_nanoseconds();
+    double deadline = shard_own_seconds() + shard_comm_timeout();
     while (!shm_lock(world, F_WRLCK, SHARD_SEGMENT_RANKS)) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR)
             return shard_error(SHARD_ERROR_IO, "shm: no lock on the segment: %s", strerror(errno));
-        if (1e-9 * (double)(shard_nanoseconds() - start) > shard_comm_timeout())
+        if (shard_own_seconds() > deadline)
             return fail_locked(world);
         usleep(LOCK_MICROSECONDS);
     }

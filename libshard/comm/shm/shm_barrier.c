@@ -300,13 +300,13 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
 {
     shm_group *state = group->state;
     shm_area *area = state->area;
-    double deadline = shard_seconds() + shard_group_patience(group, shard_comm_timeout());
+    double deadline = shard_own_seconds() + shard_group_patience(group, shard_comm_timeout());
     shard_status status = SHARD_OK;
     for (unsigned sleeps = 0; status == SHARD_OK && atomic_load(&area->round) == round; sleeps++) {
         if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */
             status = atomic_load(&area->round) == round ? fail_broken(state) : SHARD_OK;
         else if (sleeps > 0)
-            status = probe_members(group, round, sleeps, shard_seconds() - deadline);
+            status = probe_members(group, round, sleeps, shard_own_seconds() - deadline);
         if (status == SHARD_OK)
             sleep_a_while(area, round);
     }

@@ -69,7 +69,7 @@ shard_status shm_wait_for_end(shard_group *group)
 {
     char text[SHARD_COMM_TEXT];
     uint64_t present[SHARD_SEGMENT_RANKS / 64];
-    double deadline = shard_seconds() + shard_comm_timeout();
+    double deadline = shard_own_seconds() + shard_comm_timeout();
     atomic_store(&shm_own_entry(group)->state, SHARD_RANK_LEAVING);
     for (int polls = 0;; polls++) {
         bool some = find_present(group, present);
@@ -78,7 +78,7 @@ shard_status shm_wait_for_end(shard_group *group)
         if (!some)
             break;
         shm_say_waiting(group, present, doing);
-        if (shard_seconds() > deadline && shm_find_late(group, text, sizeof text))
+        if (shard_own_seconds() > deadline && shm_find_late(group, text, sizeof text))
             return shard_error(SHARD_ERROR_TIMEOUT, "%s", text);
         usleep(polls < POLLS ? POLL_MICROSECONDS : POLITE_MICROSECONDS);
     }
