@@ -239,7 +239,7 @@ static const struct {
 } variables[] = {
     {"WORLD_SIZE", "abc", "environment variable WORLD_SIZE is \"abc\", not a whole number in *"},
     {"WORLD_SIZE", "-3", "environment variable WORLD_SIZE is \"-3\", *"},
-    {"WORLD_SIZE", "2", "WORLD_SIZE says that 2 ranks were started, but nothing connects them *"},
+    {"WORLD_SIZE", "2", "WORLD_SIZE says that 2 ranks were started, but nothing connects them *shard_init_with"},
     {"SHARD_TF32", "maybe", "environment variable SHARD_TF32 is \"maybe\", not a whole number in [[]0, 1]"},
     {"SHARD_MPI_COUNT", "0", "environment variable SHARD_MPI_COUNT is \"0\", not a whole number in [[]1, 1073741824]"},
     {"SHARD_PLUGIN_PATH", "/usr/lib:build", "SHARD_PLUGIN_PATH has the folder build, which is not absolute*"},

@@ -24,15 +24,17 @@ static void note_fork(void)
 static shard_status check_world(const shard_group *world)
 {
     static const char *const variables[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+    const char *mpi = shard_env_string("SHARD_MPI", "");
     for (size_t i = 0; i < sizeof variables / sizeof *variables && world->size == 1; i++) {
         int64_t ranks;
         SHARD_TRY(shard_env_integer(variables[i], 1, 1, INT_MAX, &ranks));
         if (ranks > 1)
             return shard_error(SHARD_ERROR_UNAVAILABLE,
                                "%s says that %" PRId64
-                               " ranks were started, but nothing connects them (transport %s sees a world of 1): "
-                               "start them with shardrun, or with the mpirun of an MPI that libshard has a plugin for",
-                               variables[i], ranks, world->transport->name);
+                               " ranks were started, but nothing connects them (transport %s sees a world of 1%s%s): "
+                               "start them with shardrun, or with the mpirun of an MPI that libshard has a plugin for, "
+                               "or connect them by shard_init_with",
+                               variables[i], ranks, world->transport->name, *mpi ? "; SHARD_MPI is " : "", mpi);
     }
     return SHARD_OK;
 }
