@@ -23,6 +23,7 @@ else
 fi
 rm -r "$groups"
 expect "at least one thread" 0 "OMP_NUM_THREADS=1\$" "$shardrun" -n 250 "$program" environment
+expect "threads that are set to nothing" 0 "OMP_NUM_THREADS=[1-9]" env OMP_NUM_THREADS= "$shardrun" -n 2 "$program" environment
 expect "threads that are set" 0 "OMP_NUM_THREADS=7\$" env OMP_NUM_THREADS=7 "$shardrun" -n 2 "$program" environment
 expect "shared memory that other users cannot read" 0 "^600\$" "$shardrun" -n 1 sh -c 'stat -L -c %a "/proc/self/fd/$SHARD_SHM_FD"'
 expect "no input but at rank 0" 0 "^1: -1\$" "$shardrun" -n 2 "$program" input

@@ -123,19 +123,21 @@ static int free_port(void)
     return ntohs(address.sin_port);
 }
 
-static void set_number(const char *name, int value, int overwrite)
+static void set_number(const char *name, int value)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, overwrite);
+    setenv(name, text, 1);
 }
 
 static void set_common_environment(void)
 {
     int threads = shard_count_cores() / job.size;
+    const char *given = getenv("OMP_NUM_THREADS");
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_number("MASTER_PORT", free_port(), 1);
-    set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1, 0);
+    set_number("MASTER_PORT", free_port());
+    if (!given || !*given)
+        set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1);
 }
 
 /* Ranks report a value that is not a number. */
