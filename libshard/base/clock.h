@@ -17,8 +17,8 @@ static inline double shard_seconds(void)
     return 1e-9 * (double)shard_nanoseconds();
 }
 
-/* For deadlines: a clock that stands while this process is stopped, as by Ctrl-Z or a scheduler that suspends the job, for all but
- * a second. Each thread has its own. A wait asks it more often than once a second: more time between two calls is not counted. */
+/* For deadlines: a clock that stands while this process is stopped, as by Ctrl-Z or a scheduler that suspends the job, but for
+ * a second. Each thread has its own. A wait asks it more often than once a second: at most a second counts between two calls. */
 static inline double shard_own_seconds(void)
 {
     static _Thread_local double last, own;

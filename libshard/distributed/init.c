@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static shard_group *world;
-static pid_t joining;               /* the process, while it is in shard_init or shard_init_with: */
+static pid_t joining;                /* the process, while it is in shard_init or shard_init_with: */
 static const char *joining_function; /* in this one */
 static bool left;
 static void (*_Atomic at_finalize)(void);

@@ -138,14 +138,14 @@ static void *fail_to_map(long long inherited)
 {
     if (errno == EBADF)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
-                               "shm: SHARD_SHM_FD is %lld, a file that this process has not inherited: what started it has closed "
-                               "it (Python's subprocess does without close_fds=False), or it is a program that a rank has "
+                               "shm: SHARD_SHM_FD is %lld, a file that this process has not inherited: what started it has "
+                               "closed it (Python's subprocess does without close_fds=False), or it is a program that a rank has "
                                "started, which is no rank (start it by env -u SHARD_SHM_FD -u WORLD_SIZE)",
                                inherited);
     if (errno == EPROTO)
         return shard_fail_null(SHARD_ERROR_UNAVAILABLE,
-                               "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: start the program with "
-                               "the shardrun of its libshard",
+                               "shm: SHARD_SHM_FD is %lld, which is no segment of this version's shardrun: start the program "
+                               "with the shardrun of its libshard",
                                inherited);
     return shard_fail_null(SHARD_ERROR_MEMORY, "shm: cannot map the segment of the job: %s", strerror(errno));
 }
