@@ -63,11 +63,12 @@ expect "a rank that ends well and too early" 1 "^shardrun: rank 1 ended before i
 expect "the others of it" 1 "rank 2: error peer: rank 1 ended before it joined the others" \
     "$shardrun" -n 3 sh -c "$absent" "$program"
 # The others receive the error of a rank that cannot join, whether or not it ends.
+alive='[ $RANK = 0 ] || { SHARD_TF32=yes "$0" threads; sleep 100; }; exec "$0" threads'
 expect "a rank that cannot join, and lives on" 1 '^shard\[0\] error: rank 1: environment variable SHARD_TF32 is "yes"' \
-    env SHARD_TIMEOUT=20 "$shardrun" -n 2 sh -c '[ $RANK = 0 ] || { SHARD_TF32=yes "$0" threads; sleep 100; }; exec "$0" threads' "$program"
+    env SHARD_TIMEOUT=20 "$shardrun" -n 2 sh -c "$alive" "$program"
 expect "a rank of another job" 1 "^shard\[0\] error: rank 1: shm: WORLD_SIZE is 3, but shardrun started 2 ranks" \
     "$shardrun" -n 2 sh -c '[ $RANK = 0 ] || export WORLD_SIZE=3; exec "$0" threads' "$program"
-for number in 1 2 3; do
+for number in 1 2 3 4 5 6; do
     expect "allocation $number of a rank that cannot join" 1 "^shard\[0\] error: rank 1: no memory for " \
         "$shardrun" -n 2 sh -c "[ \$RANK = 0 ] || exec \"\$0\" threads $number; exec \"\$0\" threads" "$program"
 done

@@ -48,13 +48,26 @@ static bool number_world(shard_group *world)
     return true;
 }
 
+void shard_world_notify_error(shard_group *world)
+{
+    char text[SHARD_COMM_TEXT];
+    const shard_group alone = {.world_ranks = &world->rank}; /* the world may lack its list of ranks */
+    if (!world->transport->abort || shard_last_status() == SHARD_OK || shard_error_is_joint(world->size))
+        return;
+    shard_write_error(&alone, text, sizeof text);
+    world->transport->abort(world, SHARD_ABORT_LEAVING, shard_last_status(), text);
+}
+
 /* Frees a world that has not begun. With an error that all ranks have, or one rank alone, this returns to the program. */
 static void give_up_world(shard_group *world)
 {
-    if (world->transport->ends_process && world->state && world->size > 1 && !shard_error_is_joint(world->size)) {
+    bool others_wait = world->state && world->size > 1 && !shard_error_is_joint(world->size);
+    if (others_wait && world->transport->ends_process) {
         shard_log_set_rank(world->rank);
         shard_log_message(SHARD_LOG_ERROR, "%s", shard_last_error());
     }
+    if (others_wait)
+        shard_world_notify_error(world);
     shard_group_free(world);
 }
 
@@ -155,17 +168,9 @@ shard_group *shard_world_join(int rank, int size, shard_exchange_function *excha
     shard_rendezvous_unref(rendezvous);
     if (joined)
         return start_world(world);
-    shard_group_free(world);
+    if (world)
+        give_up_world(world);
     return NULL;
-}
-
-void shard_world_notify_error(shard_group *world)
-{
-    char text[SHARD_COMM_TEXT];
-    if (!world->transport->abort || shard_last_status() == SHARD_OK || shard_error_is_joint(world->size))
-        return;
-    shard_write_error(world, text, sizeof text);
-    world->transport->abort(world, SHARD_ABORT_LEAVING, shard_last_status(), text);
 }
 
 shard_status shard_world_leave(shard_group *world)
