@@ -78,7 +78,8 @@ expect "a rank that is late in shard_init" "[1-9]*" "error: rank 1 did not come 
 expect "a rank that does not end" "[1-9]*" "error: rank 1 did not come to shard_finalize within 2 s" \
     env SHARD_TIMEOUT=2 "$run" -n 3 "$failing" before_finalize stop 1
 
-expect "the wrong MPI" "[1-9]*" "error unavailable: (OMPI_COMM_WORLD|PMI)_SIZE says that 2 ranks were started, but nothing connects them .*; SHARD_MPI is $other\)" \
+alone="(OMPI_COMM_WORLD|PMI)_SIZE says that 2 ranks were started, but nothing connects them .*; SHARD_MPI is $other\)"
+expect "the wrong MPI" "[1-9]*" "error unavailable: $alone" \
     env SHARD_MPI="$other" "$run" -n 2 "$program" check
 expect "no module" "[1-9]*" "error unavailable: no libshard-mpi-$kind.so in /nowhere" \
     env SHARD_PLUGIN_PATH=/nowhere "$run" -n 2 "$program" check
