@@ -162,6 +162,47 @@ START_TEST(keeps_results)
 }
 END_TEST
 
+/* The capture of another graph goes on: it keeps the memory of results that were released. */
+START_TEST(destroyed_in_capture)
+{
+    shard_device *device = shard_device_open(NULL);
+    int64_t before = shard_get_memory_stats(device).current;
+    shard_tensor *x = shard_keep(shard_full(SHARD_SHAPE(1000), 3)), *y = NULL, *z = NULL;
+    SHARD_SCOPE
+    {
+        ck_assert_double_eq(shard_item(shard_sum(x)), 3000);
+    }
+    shard_graph *first = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        y = shard_keep(shard_scale(x, 2));
+        z = shard_keep(shard_scale(x, 4));
+    }
+    check_ok(shard_graph_end(first));
+    check_ok(shard_graph_replay(first));
+    shard_release(y);
+    shard_graph *second = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        y = shard_keep(shard_scale(z, 5));
+    }
+    shard_graph_destroy(first);
+    shard_release(z);
+    check_ok(shard_graph_end(second));
+    float values[1000] = {0};
+    for (int i = 0; i < 3; i++)
+        check_ok(shard_graph_replay(second));
+    check_ok(shard_copy_to_host(y, values, sizeof values));
+    ck_assert_float_eq(values[0], 60);
+    ck_assert_float_eq(values[999], 60);
+    shard_graph_destroy(second);
+    shard_release(y);
+    shard_release(x);
+    check_ok(shard_synchronize(device));
+    ck_assert_int_eq(shard_get_memory_stats(device).current, before);
+}
+END_TEST
+
 /* A product of 37 columns has padded rows in memory. One that is kept is read dense, after each replay. */
 START_TEST(keeps_padded_results)
 {
@@ -256,6 +297,7 @@ int main(void)
     tcase_add_test(all, tells_of_labels);
     tcase_add_test(all, counts_memory);
     tcase_add_test(all, keeps_results);
+    tcase_add_test(all, destroyed_in_capture);
     tcase_add_test(all, keeps_padded_results);
     if (cuda_is_emulated())
         tcase_add_loop_test(all, takes_failed_replay_back, 0, RECIPES);

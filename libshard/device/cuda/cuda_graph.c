@@ -231,12 +231,17 @@ static cudaGraphExec_t instantiate(shard_device *device, cudaGraph_t graph, size
     return shard_cuda_check(error, "cudaGraphInstantiate") == SHARD_OK ? executable : NULL;
 }
 
-static void free_kept(shard_device *device, shard_cuda_graph *graph)
+/* Frees memory that no graph has. In a capture it becomes memory that the capture keeps. */
+static void free_block(shard_cuda *cuda, block gone)
 {
-    shard_cuda *cuda = shard_cuda_of(device);
+    if (!takes(cuda, gone.memory, gone.bytes))
+        SHARD_CUDA(cudaFreeAsync(gone.memory, cuda->stream));
+}
+
+static void free_kept(shard_cuda *cuda, shard_cuda_graph *graph)
+{
     for (int64_t i = 0; i < graph->kept.count; i++)
-        if (!takes(cuda, graph->kept.all[i].memory, graph->kept.all[i].bytes))
-            SHARD_CUDA(cudaFreeAsync(graph->kept.all[i].memory, cuda->stream));
+        free_block(cuda, graph->kept.all[i]);
     graph->kept.count = 0;
 }
 
@@ -260,7 +265,7 @@ shard_status shard_cuda_graph_end(shard_device *device, void **executable)
         SHARD_CUDA(cudaGraphDestroy(captured));
     if (!graph->executable) {
         pthread_mutex_lock(&lock);
-        free_kept(device, graph);
+        free_kept(cuda, graph);
         drop_if_empty(graph);
         pthread_mutex_unlock(&lock);
         return shard_last_status();
@@ -296,14 +301,14 @@ void shard_cuda_graph_destroy(shard_device *device, void *executable)
     pthread_mutex_lock(&lock);
     graph->executable = NULL;
     for (int64_t i = graph->made.count - 1; i >= 0; i--) {
-        block *b = &graph->made.all[i];
-        if (!b->released)
+        block b = graph->made.all[i];
+        if (!b.released)
             continue;
+        remove_block(&graph->made, &graph->made.all[i]);
         if (graph->launched)
-            SHARD_CUDA(cudaFreeAsync(b->memory, cuda->stream));
-        remove_block(&graph->made, b);
+            free_block(cuda, b);
     }
-    free_kept(device, graph);
+    free_kept(cuda, graph);
     drop_if_empty(graph);
     pthread_mutex_unlock(&lock);
 }
