@@ -162,6 +162,48 @@ START_TEST(keeps_results)
 }
 END_TEST
 
+/* Results that never got a value have no address of a later graph's. */
+START_TEST(keeps_results_without_value)
+{
+    bool fails = _i == 0;
+    shard_device *device = shard_device_open(NULL);
+    shard_tensor *x = shard_keep(shard_full(SHARD_SHAPE(1000), 3)), *never = NULL, *y = NULL;
+    SHARD_SCOPE
+    {
+        ck_assert_double_eq(shard_item(shard_sum(x)), 3000);
+    }
+    shard_graph *graph = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        never = shard_keep(shard_scale(x, 2));
+    }
+    if (fails)
+        ck_assert_int_ne(shard_synchronize(device), SHARD_OK);
+    ck_assert_int_eq(shard_graph_end(graph) != SHARD_OK, fails);
+    shard_clear_error();
+    shard_graph_destroy(graph);
+    graph = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        y = shard_keep(shard_scale(x, 5));
+    }
+    check_ok(shard_graph_end(graph));
+    check_ok(shard_graph_replay(graph));
+    float values[1000] = {0};
+    check_ok(shard_copy_to_host(y, values, sizeof values));
+    ck_assert_float_eq(values[999], 15);
+    ck_assert_int_eq(shard_copy_to_host(never, values, sizeof values), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "*captured graph*");
+    shard_release(never);
+    shard_graph_destroy(graph);
+    check_ok(shard_copy_to_host(y, values, sizeof values));
+    ck_assert_float_eq(values[0], 15);
+    shard_release(y);
+    shard_release(x);
+    check_ok(shard_synchronize(device));
+}
+END_TEST
+
 /* The capture of another graph goes on: it keeps the memory of results that were released. */
 START_TEST(destroyed_in_capture)
 {
@@ -297,6 +339,7 @@ int main(void)
     tcase_add_test(all, tells_of_labels);
     tcase_add_test(all, counts_memory);
     tcase_add_test(all, keeps_results);
+    tcase_add_loop_test(all, keeps_results_without_value, 0, 2);
     tcase_add_test(all, destroyed_in_capture);
     tcase_add_test(all, keeps_padded_results);
     if (cuda_is_emulated())

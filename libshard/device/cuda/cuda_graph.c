@@ -33,6 +33,7 @@ typedef struct blocks {
 struct shard_cuda_graph {
     shard_cuda *cuda;
     cudaGraphExec_t executable; /* NULL: in the capture, and when it is destroyed */
+    cudaGraph_t captured;       /* up to the first launch: as long as it is there, no other memory has the addresses of `made` */
     bool launched;
     size_t nodes;
     blocks made;  /* allocated in the capture, and not freed in it */
@@ -76,6 +77,13 @@ static void remove_block(blocks *from, const block *gone)
 
 /* ---- memory; called for each allocation and release while there are graphs ---- */
 
+static void destroy_captured(shard_cuda_graph *graph)
+{
+    if (graph->captured)
+        SHARD_CUDA(cudaGraphDestroy(graph->captured));
+    graph->captured = NULL;
+}
+
 /* A destroyed graph stays for as long as tensors have memory of it. */
 static void drop_if_empty(shard_cuda_graph *graph)
 {
@@ -85,6 +93,7 @@ static void drop_if_empty(shard_cuda_graph *graph)
     while (*link != graph)
         link = &(*link)->next;
     *link = graph->next;
+    destroy_captured(graph);
     free(graph->made.all);
     free(graph->kept.all);
     free(graph);
@@ -249,8 +258,7 @@ shard_status shard_cuda_graph_end(shard_device *device, void **executable)
 {
     shard_cuda *cuda = shard_cuda_of(device);
     shard_cuda_graph *graph = cuda->capture;
-    cudaGraph_t captured = NULL;
-    cudaError_t error = cudaStreamEndCapture(cuda->stream, &captured);
+    cudaError_t error = cudaStreamEndCapture(cuda->stream, &graph->captured);
     cuda->capture = NULL;
     end_peaks(device, graph);
     if (executable && error != cudaSuccess)
@@ -258,11 +266,9 @@ shard_status shard_cuda_graph_end(shard_device *device, void **executable)
     else if (executable && graph->refused)
         shard_error(SHARD_ERROR_UNSUPPORTED, "shard_graph_end: a call in the capture was refused: there is nothing to replay");
     else if (executable)
-        graph->executable = instantiate(device, captured, &graph->nodes);
+        graph->executable = instantiate(device, graph->captured, &graph->nodes);
     if (error != cudaSuccess)
         cudaGetLastError();
-    if (captured)
-        SHARD_CUDA(cudaGraphDestroy(captured));
     if (!graph->executable) {
         pthread_mutex_lock(&lock);
         free_kept(cuda, graph);
@@ -283,6 +289,7 @@ shard_status shard_cuda_graph_launch(shard_device *device, void *executable)
         SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory, cudaGraphLaunch(graph->executable, shard_cuda_of(device)->stream));
     SHARD_TRY(shard_cuda_check(error, "cudaGraphLaunch"));
     graph->launched = true;
+    destroy_captured(graph);
     raise_peaks(device, graph);
     return SHARD_OK;
 }
