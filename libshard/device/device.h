@@ -13,8 +13,8 @@
  * - An entry that fails sets the thread's error and returns its status. Callers
  *   have checked shapes and ranges of enums; entries do not check them again.
  * - Work may be queued, in the order of the calls: only copy_out, synchronize and
- *   event_synchronize wait and report faults. trim, copy_in and an entry that lacks memory may wait, and report none. Results are the
- *   same in every run for the same shapes and number of threads.
+ *   event_synchronize wait and report faults. trim, copy_in, release_host and an entry that lacks memory may wait, and
+ *   report none. Results are the same in every run for the same shapes and number of threads.
  * - A fault in an entry's data (shard_fault) is its error at once if the memory
  *   is the host's. A device that queues keeps the first fault that it finds until
  *   the next entry that waits, of any thread, or report: it returns the fault.

@@ -86,14 +86,6 @@ void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
     return shard_cuda_check(error, "cudaHostAlloc") == SHARD_OK ? memory : NULL;
 }
 
-void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
-{
-    (void)bytes;
-    shard_cuda_of(device);
-    if (memory)
-        SHARD_CUDA(cudaFreeHost(memory));
-}
-
 /* ---- waiting ---- */
 
 /* Kernels may run at the same time, and other threads may ask: the record is this thread's until it is empty. */
@@ -158,6 +150,17 @@ shard_status shard_cuda_wait(shard_device *device)
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "waiting for the device"));
     SHARD_TRY(wait_stream(cuda, cuda->stream));
     return shard_cuda_report(device);
+}
+
+void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
+{
+    const shard_cuda *cuda = shard_cuda_of(device);
+    (void)bytes;
+    if (!memory)
+        return;
+    if (cuda->watch && !cuda->capture) /* CUDA waits for the device, unwatched */
+        wait_stream(cuda, cuda->stream);
+    SHARD_CUDA(cudaFreeHost(memory));
 }
 
 bool shard_cuda_make_room(shard_device *device)
