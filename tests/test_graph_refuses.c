@@ -185,6 +185,31 @@ START_TEST(refuses_first_step)
 }
 END_TEST
 
+/* cuBLAS's workspace, which it makes, is there without the graph. */
+START_TEST(refuses_first_product)
+{
+    shard_device *device = shard_device_open(NULL);
+    shard_tensor *x = shard_keep(shard_full(SHARD_SHAPE(8, 8), 3));
+    SHARD_SCOPE
+    {
+        ck_assert_double_eq(shard_item(shard_sum(x)), 192);
+    }
+    shard_graph *graph = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        ck_assert_ptr_null(shard_linear(x, x, NULL));
+    }
+    ck_assert_int_eq(shard_graph_end(graph), SHARD_ERROR_UNSUPPORTED);
+    expect_text("first product", "the first product on the device cannot be captured in a graph");
+    shard_graph_destroy(graph);
+    SHARD_SCOPE
+    {
+        ck_assert_double_eq(shard_item(shard_sum(shard_linear(x, x, NULL))), 4608);
+    }
+    shard_release(x);
+}
+END_TEST
+
 /* An average that warms up is updated after each replay. */
 START_TEST(refuses_warmup)
 {
@@ -354,6 +379,7 @@ int main(void)
         tcase_add_loop_test(all, refuses, 0, REFUSALS);
         tcase_add_test(all, refuses_though_cleared);
         tcase_add_test(all, refuses_first_step);
+        tcase_add_test(all, refuses_first_product);
         tcase_add_test(all, refuses_warmup);
         tcase_add_test(all, refuses_normalized_rows);
         tcase_add_test(all, refuses_without_optimizer);

@@ -67,6 +67,7 @@ static void destroy_plan(void *value)
 static shard_status start(shard_device *device, struct shard_cuda_blas *blas)
 {
     shard_cuda *cuda = shard_cuda_of(device);
+    SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "the first product on the device")); /* the workspace would be the graph's */
     BLAS_TRY_WITH_ROOM(device, cublasCreate(&blas->handle));
     BLAS_TRY_WITH_ROOM(device, cublasLtCreate(&blas->light));
     blas->workspace_bytes = (size_t)cuda->multiprocessors * WORKSPACE_EACH;
