@@ -22,7 +22,7 @@
  *
  * A capture records operations without computing them. A replay gives the same bits as an eager step. It uses the
  * memory of the capture: inputs are copied into the same tensors each time, and results that were kept are
- * overwritten by the next replay; they have no values before the first one.
+ * overwritten by the next replay; they have no values before the first one (ARGUMENT).
  *
  * A replay uses the host's current values of: learning rates, an optimizer's numbers of steps (Adam's bias
  * corrections), the draws of dropout (the thread's random state advances as in an eager step), the number of updates

@@ -27,6 +27,7 @@ struct shard_graph {
     int64_t draws;     /* that a replay takes */
     int64_t gradients; /* of leaves that the capture has left, less those that it has taken away */
     bool orphaned;     /* an owner of a replay is gone */
+    bool replayed;
     void (*at_end)(bool sound);
     struct shard_graph *next;
 };
@@ -37,6 +38,10 @@ static _Thread_local shard_graph *capturing;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static shard_graph *graphs;
 static uint64_t captures;
+
+/* The numbers of those that were destroyed and never replayed: their results may still be there. With room for all captures. */
+static uint64_t *unplayed;
+static int64_t unplayed_count, unplayed_capacity;
 
 shard_graph *shard_graph_capturing(void)
 {
@@ -51,6 +56,18 @@ bool shard_is_capturing(void)
 uint64_t shard_graph_number(void)
 {
     return capturing ? capturing->number : 0;
+}
+
+bool shard_graph_is_replayed(uint64_t number)
+{
+    bool replayed = true;
+    pthread_mutex_lock(&lock);
+    for (const shard_graph *graph = graphs; graph; graph = graph->next)
+        replayed &= graph->number != number || graph->replayed;
+    for (int64_t i = 0; i < unplayed_count; i++)
+        replayed &= unplayed[i] != number;
+    pthread_mutex_unlock(&lock);
+    return replayed;
 }
 
 /* ---- participants ---- */
@@ -143,16 +160,22 @@ static void unlist(shard_graph *graph)
             *link = graph->next;
             break;
         }
+    if (!graph->replayed)
+        unplayed[unplayed_count++] = graph->number;
     pthread_mutex_unlock(&lock);
 }
 
-static void enlist(shard_graph *graph)
+static shard_status enlist(shard_graph *graph)
 {
     pthread_mutex_lock(&lock);
-    graph->number = ++captures;
-    graph->next = graphs;
-    graphs = graph;
+    shard_status status = shard_grow(&unplayed, &unplayed_capacity, (int64_t)captures + 1, sizeof *unplayed);
+    if (status == SHARD_OK) {
+        graph->number = ++captures;
+        graph->next = graphs;
+        graphs = graph;
+    }
     pthread_mutex_unlock(&lock);
+    return status;
 }
 
 shard_graph *shard_graph_begin(shard_device *device)
@@ -167,9 +190,10 @@ shard_graph *shard_graph_begin(shard_device *device)
         return shard_fail_null(SHARD_ERROR_UNSUPPORTED, "shard_graph_begin: the device is %s: only work of a GPU can be captured",
                                device->name);
     shard_graph *graph = shard_calloc(1, sizeof *graph);
-    if (!graph)
+    if (!graph || enlist(graph) != SHARD_OK) {
+        free(graph);
         return NULL;
-    enlist(graph);
+    }
     graph->device = device;
     graph->used = ALIGNMENT;
     graph->values = shard_calloc(1, VALUES);
@@ -270,6 +294,7 @@ shard_status shard_graph_replay(shard_graph *graph)
         status = device->ops->graph_launch(device, graph->executable);
     if (status != SHARD_OK)
         take_back(graph);
+    graph->replayed |= status == SHARD_OK;
     return status;
 }
 

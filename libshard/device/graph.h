@@ -17,6 +17,9 @@ shard_graph *shard_graph_capturing(void);
 /* The number of this thread's capture, counted over the process; 0: none. */
 uint64_t shard_graph_number(void);
 
+/* Whether the graph of that capture has been replayed, which gives its results memory. */
+bool shard_graph_is_replayed(uint64_t number);
+
 /* The host's part of a replay; called in the order of registration. */
 typedef struct shard_replay {
     /* Before each launch, with count 1. After one that failed with count -1 and values NULL: takes the

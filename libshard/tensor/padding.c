@@ -96,6 +96,7 @@ shard_status shard_storage_make_dense(shard_storage *storage)
     size_t bytes = storage->padding.rows * storage->padding.width;
     if (!storage->padding.pitch)
         return SHARD_OK;
+    SHARD_TRY(shard_storage_check_replayed(storage));
     if (storage->memory && shard_is_capturing() && storage->capture != shard_graph_number())
         return shard_graph_refuse("the first use of a padded tensor from before the capture where dense rows are needed");
     shard_storage_forget_padding(storage);

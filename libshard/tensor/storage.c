@@ -35,7 +35,17 @@ void shard_storage_become(shard_storage *storage, shard_memory_kind kind)
 
 void *shard_storage_allocate(shard_storage *storage)
 {
+    storage->capture = shard_graph_number();
     return storage->memory = shard_device_allocate(storage->device, storage->kind, storage->bytes);
+}
+
+shard_status shard_storage_check_replayed(const shard_storage *storage)
+{
+    bool of_graph = storage->capture && storage->memory && !storage->foreign && !storage->device->ops->host_memory;
+    if (!of_graph || shard_is_capturing() || shard_graph_is_replayed(storage->capture))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "the tensor is a result of a captured graph: it has a value after the first shard_graph_replay");
 }
 
 /* A replay would materialize such memory again. */

@@ -43,7 +43,7 @@ struct shard_storage {
     shard_memory_kind kind;           /* ACTIVATIONS by default; shard_storage_set_kind changes it */
     uint64_t version;                 /* counts writes to the whole storage; see shard_tensor_version */
     uint64_t digest, digest_version;  /* a hash of the values at a version, which op/head_gradient.c keeps here; 0: none */
-    uint64_t capture;                 /* shard_graph_number at the time it was made */
+    uint64_t capture;                 /* shard_graph_number at the time it was made, or its memory was allocated */
     shard_materializer *materializer; /* NULL: the values are only in this memory */
     void *arrival;                    /* event of the device's copy_in_async that no operation has waited for; NULL: none */
     shard_padding padding;            /* of rows that no operation needed dense so far */
@@ -76,6 +76,8 @@ static inline bool shard_storage_is_usable(const shard_storage *storage)
     const shard_materializer *materializer = storage->materializer;
     return !materializer || materializer->local || (storage->memory && !materializer->evictable);
 }
+/* Outside of captures: ARGUMENT for a result of a captured graph that was never replayed, whose memory is not there. */
+shard_status shard_storage_check_replayed(const shard_storage *storage);
 /* The storage's memory, allocated if necessary; NULL with the error set. The storage is usable. No collective. */
 void *shard_storage_memory(shard_storage *storage);
 /* As shard_storage_memory, but rows may be padded. */

@@ -73,6 +73,7 @@ shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t
  * else local. */
 static inline shard_status shard_tensor_materialize(shard_tensor *tensor)
 {
+    SHARD_TRY(shard_storage_check_replayed(tensor->storage));
     return tensor->storage->materializer ? shard_storage_materialize(tensor->storage) : SHARD_OK;
 }
 /* The tensor's memory, allocated and filled by its recipe if necessary. No collective: ARGUMENT for a storage whose

@@ -138,29 +138,6 @@ bool shard_cuda_graph_takes(shard_cuda *cuda, void *memory, size_t bytes)
     return taken;
 }
 
-/* Of a graph that was not launched yet nothing is allocated. */
-static bool awaits_launch(const shard_cuda *cuda, const void *memory)
-{
-    for (const shard_cuda_graph *graph = cuda->graphs; graph; graph = graph->next)
-        for (int64_t i = 0; i < graph->made.count && !graph->launched; i++) {
-            const block *b = &graph->made.all[i];
-            if ((const char *)memory >= b->memory && (const char *)memory < b->memory + b->bytes)
-                return true;
-        }
-    return false;
-}
-
-shard_status shard_cuda_graph_check_read(const shard_cuda *cuda, const void *memory)
-{
-    pthread_mutex_lock(&lock);
-    bool awaits = awaits_launch(cuda, memory);
-    pthread_mutex_unlock(&lock);
-    if (!awaits)
-        return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT,
-                       "the tensor is a result of a captured graph: it has a value after the first shard_graph_replay");
-}
-
 shard_status shard_cuda_refuse_in_capture(shard_cuda *cuda, const char *what)
 {
     if (!cuda->capture)

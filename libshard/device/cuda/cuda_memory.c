@@ -273,7 +273,6 @@ shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void
 {
     shard_cuda *cuda = shard_cuda_of(device);
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "reading values of the device on the host"));
-    SHARD_TRY(shard_cuda_graph_check_read(cuda, from));
     if (cuda->watch) /* a copy to memory that is not pinned waits by itself, unwatched */
         SHARD_TRY(shard_cuda_wait(device));
     if (bytes)
@@ -286,7 +285,6 @@ shard_status shard_cuda_copy_out_async(shard_device *device, void *to_host, cons
 {
     shard_cuda *cuda = shard_cuda_of(device);
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "reading values of the device on the host"));
-    SHARD_TRY(shard_cuda_graph_check_read(cuda, from));
     return bytes ? SHARD_CUDA(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, cuda->stream)) : SHARD_OK;
 }
 
