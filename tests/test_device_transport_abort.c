@@ -11,6 +11,7 @@
 #include "device/cuda/cuda.h"
 
 #include <nccl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -52,6 +53,39 @@ START_TEST(test_member_dies)
 {
     set_gpus("3", "1");
     run_job_of((ranks_run){.size = 3, .body = loses_one, .may_fail = 1 << 1, .deadline = 30});
+}
+END_TEST
+
+static void *wait_in_thread(void *unused)
+{
+    (void)unused;
+    ck_assert_int_eq(shard_synchronize(gpu()), SHARD_ERROR_PEER);
+    return NULL;
+}
+
+/* Another thread finds it, and aborts the collective, which is done then: its result is an error of this thread, too, once. */
+static void loses_one_in_thread(shard_group *world, void *context)
+{
+    pthread_t thread;
+    float values[1000];
+    (void)context;
+    check_sum_of_ranks(world);
+    float *data = make_filled(1000, 1);
+    if (shard_group_rank(world) == 1)
+        ck_assert_int_eq(cudaLaunchHostFunc(shard_cuda_of(gpu())->stream, die, NULL), cudaSuccess);
+    if (shard_group_all_reduce(world, gpu(), data, 1000, SHARD_FLOAT32, SHARD_SUM) == SHARD_OK) {
+        ck_assert_int_eq(pthread_create(&thread, NULL, wait_in_thread, NULL), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ck_assert_int_eq(gpu()->ops->copy_out(gpu(), values, data, sizeof values), SHARD_ERROR_PEER);
+    }
+    check_error(SHARD_ERROR_PEER, "rank 1 died*all_reduce*");
+    check_filled(make_filled(10, 1), 10, 1);
+}
+
+START_TEST(test_member_dies_for_thread)
+{
+    set_gpus("3", "1");
+    run_job_of((ranks_run){.size = 3, .body = loses_one_in_thread, .may_fail = 1 << 1, .deadline = 30});
 }
 END_TEST
 
@@ -352,6 +386,7 @@ int main(void)
     Suite *suite = suite_create("device_transport_abort");
     TCase *tcase = test_case(suite, "device_transport_abort");
     tcase_add_test(tcase, test_member_dies);
+    tcase_add_test(tcase, test_member_dies_for_thread);
     tcase_add_loop_test(tcase, test_member_hangs, 0, 2);
     tcase_add_test(tcase, test_joins_late);
     tcase_add_test(tcase, test_stops_in_flight);

@@ -16,6 +16,7 @@ nccl_state nccl = {.lock = PTHREAD_MUTEX_INITIALIZER, .sum_bytes = (int64_t)64 <
 static shard_status watch(bool begins)
 {
     SHARD_HOLD(&nccl.lock);
+    SHARD_TRY(nccl_check_broken(true));
     return nccl_watch(begins);
 }
 
@@ -49,8 +50,7 @@ static shard_status open_stream(shard_device *device)
 
 shard_status nccl_check_device(const shard_device *device)
 {
-    if (nccl.broken != SHARD_OK)
-        return shard_error(nccl.broken, "%s", nccl.text);
+    SHARD_TRY(nccl_check_broken(false));
     if (nccl.device && nccl.device != device)
         return shard_error(SHARD_ERROR_UNSUPPORTED, "nccl: collectives on %s after some on %s; a rank has one GPU", device->name,
                            nccl.device->name);

@@ -97,6 +97,10 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
  * NULL, has a call under way. With the lock. */
 shard_status nccl_give_up(shard_group *group, nccl_group *calling);
 
+/* Fails if communicators were aborted; `once`: if this thread has not had that error yet. A collective that another thread has
+ * aborted is done for a thread that waits for it. With the lock. */
+shard_status nccl_check_broken(bool once);
+
 /* Fails if there can be no collective of the device's memory on this rank. With the lock. */
 shard_status nccl_check_device(const shard_device *device);
 

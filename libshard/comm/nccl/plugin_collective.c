@@ -307,6 +307,6 @@ shard_status nccl_wait(shard_group *group, shard_request *request)
 {
     (void)group;
     SHARD_HOLD(&nccl.lock);
-    return nccl.broken != SHARD_OK ? shard_error(nccl.broken, "%s", nccl.text)
-                                   : SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(nccl.device)->stream, request->done, 0));
+    SHARD_TRY(nccl_check_broken(false));
+    return SHARD_CUDA(cudaStreamWaitEvent(shard_cuda_of(nccl.device)->stream, request->done, 0));
 }

@@ -55,8 +55,8 @@ typedef struct shard_cuda {
     cudaMemPool_t pool;
     shard_memory_count *count;       /* of all memory; also for readers on another stream */
     shard_cuda_fault *fault;         /* in pinned memory, which kernels write and the host reads */
-    /* Called while the host waits for the stream, if set; an error ends the wait. `begins` is true in the first call
-     * of a wait. For work of other ranks that the stream waits for. */
+    /* Called while the host waits for the stream, and when it has waited, if set; an error ends the wait. `begins` is true in
+     * the first call of a wait. For work of other ranks that the stream waits for. */
     shard_status (*watch)(bool begins);
     /* The same device as seen from another stream, on which memory of the pool is released, too. NULL: there is none. */
     const struct shard_cuda *partner;

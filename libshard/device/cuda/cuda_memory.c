@@ -110,10 +110,14 @@ static shard_status poll(const shard_cuda *cuda, cudaStream_t stream, cudaEvent_
     cudaError_t error;
     for (bool begins = true;; begins = false) {
         error = event ? cudaEventQuery(event) : cudaStreamQuery(stream);
-        if (error != cudaErrorNotReady)
+        if (error != cudaSuccess && error != cudaErrorNotReady)
             return shard_cuda_check(error, event ? "cudaEventQuery" : "cudaStreamQuery");
-        cudaGetLastError(); /* which this is, though nothing is wrong */
+        if (error == cudaErrorNotReady)
+            cudaGetLastError(); /* which this is, though nothing is wrong */
+        /* Also if it is done: another thread may have aborted what it waited for. */
         SHARD_TRY(cuda->watch(begins));
+        if (error == cudaSuccess)
+            return SHARD_OK;
         sched_yield();
     }
 }
