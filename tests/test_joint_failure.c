@@ -282,12 +282,29 @@ static void draws_after_an_error(shard_group *world, void *context)
     take_draws(rank);
     check_error(shard_last_status(), "rank 1: disk full");
     check_state(5, rank + 2 * more + 4);
+    /* Without a collective meanwhile, as where the save is this rank's alone, the draws stay those that any rank had taken. */
+    check_ok(shard_barrier(world));
+    take_draws(rank == 1 ? 1 : 4);
+    if (rank == 1)
+        shard_error(SHARD_ERROR_IO, "disk full");
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    if (rank == 1) {
+        ck_assert(shard_set_error_aside(NULL, &aside));
+        shard_return_error(&aside);
+    }
+    shard_clear_error();
+    /* The next error comes before any draw: it passes over no more. */
+    if (rank == 2)
+        shard_error(SHARD_ERROR_IO, "disk full");
+    ck_assert_int_ne(shard_agree(world), SHARD_OK);
+    shard_clear_error();
+    check_state(5, rank + 3 * more + 4);
     /* An error before any draw passes over none, as in a job of one rank. */
     check_ok(shard_barrier(world));
     shard_error(SHARD_ERROR_IO, "no such file");
     shard_agree(world);
     shard_clear_error();
-    check_state(5, rank + 2 * more + 4);
+    check_state(5, rank + 3 * more + 4);
     if (rank == 1)
         shard_error(SHARD_ERROR_IO, "disk full");
     shard_agree(world);

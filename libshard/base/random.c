@@ -35,6 +35,7 @@ static void pass_over_failed(void)
 
 uint64_t shard_random_draws(void)
 {
+    pass_over_failed();
     return (uint64_t)state.next_draw - (uint64_t)common.next_draw;
 }
 
@@ -47,6 +48,8 @@ void shard_random_note_common_place(void)
 void shard_random_note_joint_error(uint64_t draws)
 {
     pass_over_failed();
+    if (joint_error != 0) /* this error, which was noted before it was set aside */
+        return;
     joint_error = shard_error_serial();
     failed_draws = draws;
 }
