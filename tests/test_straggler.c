@@ -92,8 +92,10 @@ static void keep_line(shard_log_level level, int rank, const char *line, void *c
         strncat(lines, line, sizeof lines - strlen(lines) - 1);
 }
 
-/* How a step of the ranks meets: by a collective that waits, or by one that is waited for later. */
-static void meet(shard_group *world, bool posts)
+/* How a step of the ranks meets: by a collective that waits, by one that is waited for later, or in making a group. */
+typedef enum way { WAITS, POSTS, SPLITS } way;
+
+static void meet(shard_group *world, way by)
 {
     float data[1000] = {0};
     const shard_collective call = {.kind = SHARD_COLLECTIVE_ALL_REDUCE,
@@ -102,15 +104,17 @@ static void meet(shard_group *world, bool posts)
                                    .count = 1000,
                                    .dtype = SHARD_FLOAT32,
                                    .op = SHARD_SUM};
-    if (posts)
+    if (by == POSTS)
         check_ok(shard_group_wait(world, NULL, shard_group_post(world, &call)));
+    else if (by == SPLITS)
+        shard_group_destroy(shard_group_split(world, 0));
     else
         check_ok(shard_barrier(world));
 }
 
 typedef struct course {
     int slow; /* the rank; -1: all compute for the same time */
-    bool posts;
+    way by;
     const char *seconds; /* SHARD_STRAGGLER_SECONDS */
 } course;
 
@@ -140,7 +144,7 @@ static void is_named(shard_group *world, void *context)
         double start = shard_seconds();
         usleep(rank == c->slow || c->slow < 0 ? 60000 : 1000);
         longest = fmax(longest, shard_seconds() - start);
-        meet(world, c->posts);
+        meet(world, c->by);
         unsigned char more = shard_seconds() < end && !(named && strstr(lines, expected)), all[8];
         check_ok(shard_group_exchange(world, &more, 1, all));
         goes_on = all[0];
@@ -154,7 +158,8 @@ static void is_named(shard_group *world, void *context)
         ck_assert_str_eq(lines, "");
 }
 
-static const course courses[] = {{2, false, "1"}, {2, true, "1"}, {0, false, "1"}, {-1, false, "1"}, {2, false, "0"}};
+static const course courses[] = {{2, WAITS, "1"}, {2, POSTS, "1"},  {2, SPLITS, "1"},
+                                 {0, WAITS, "1"}, {-1, WAITS, "1"}, {2, WAITS, "0"}};
 
 START_TEST(test_is_named)
 {

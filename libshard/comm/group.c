@@ -183,11 +183,8 @@ static shard_group *split_host(shard_group *parent, int color, bool reaches, boo
     return NULL;
 }
 
-/* NULL without an error for NO_COLOR. */
-static shard_group *split_by_color(shard_group *parent, int color)
+static shard_group *split_together(shard_group *parent, int color)
 {
-    if (parent->size == 1)
-        return color == NO_COLOR || shard_last_status() != SHARD_OK ? NULL : shard_group_alone(parent->world_ranks[0]);
     shard_device *device = shard_accelerator();
     bool all_reach = true;
     shard_group *group = split_host(parent, color, device != NULL, &all_reach);
@@ -198,6 +195,17 @@ static shard_group *split_by_color(shard_group *parent, int color)
         return group;
     shard_group_free(group);
     return NULL;
+}
+
+/* NULL without an error for NO_COLOR. */
+static shard_group *split_by_color(shard_group *parent, int color)
+{
+    if (parent->size == 1)
+        return color == NO_COLOR || shard_last_status() != SHARD_OK ? NULL : shard_group_alone(parent->world_ranks[0]);
+    shard_straggler_enter();
+    shard_group *group = split_together(parent, color);
+    shard_straggler_leave();
+    return group;
 }
 
 shard_group *shard_group_split(shard_group *parent, int color)
