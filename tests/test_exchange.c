@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "comm/comm.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -25,7 +26,7 @@
 
 enum { MOST = 4 };
 
-typedef enum fault { NO_FAULT, RETURNS_IO, REPORTS, HANGS, SWAPS, LIES } fault;
+typedef enum fault { NO_FAULT, RETURNS_IO, REPORTS, HANGS, SWAPS, LIES, EMPTIES } fault;
 
 /* A socket between each two ranks; ends[a][b] is rank a's. */
 typedef struct wires {
@@ -66,6 +67,8 @@ static shard_status exchange(void *context, const int *ranks, int count, const v
     w->calls++;
     ck_assert_int_eq(w->inside++, 0);
     bool faulty = w->fault != NO_FAULT && w->rank == w->faulty && w->calls == w->faulty_call;
+    if (faulty && w->fault == EMPTIES) /* the segment: its process, then its file */
+        ck_assert_int_eq(ftruncate(((const int32_t *)send_bytes)[1], 0), 0);
     shard_status status = faulty && w->fault < SWAPS ? be_faulty(w) : SHARD_OK;
     size_t sent[MOST] = {0}, received[MOST] = {0}, left = 2 * bytes * (size_t)(count - 1);
     while (status == SHARD_OK && left > 0) {
@@ -313,6 +316,37 @@ START_TEST(test_apart)
 }
 END_TEST
 
+/* Descriptors of memory without a name, as a segment is. */
+static int count_segments(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char to[64] = "";
+        ssize_t length = readlinkat(dirfd(folder), entry->d_name, to, sizeof to - 1);
+        count += length > 0 && strncmp(to, "/memfd:", 7) == 0;
+    }
+    closedir(folder);
+    return count;
+}
+
+/* Ranks that cannot map the segment of rank 0 close its file. */
+static void cannot_map(shard_group *none, void *context)
+{
+    (void)none;
+    int before = count_segments();
+    check_ok(join(context));
+    ck_assert_str_eq(shard_group_transport(shard_world()), "exchange");
+    ck_assert_int_eq(count_segments(), before);
+    ck_assert_int_eq(shard_finalize(), 0);
+}
+
+START_TEST(test_cannot_map)
+{
+    run_wired((wires){.size = 3, .fault = EMPTIES, .faulty = 0, .faulty_call = 2}, cannot_map, NULL, 0);
+}
+END_TEST
+
 /* ---- what fails ---- */
 
 typedef struct fault_case {
@@ -515,6 +549,7 @@ int main(void)
     tcase_add_test(tcase, test_lacks_memory);
     tcase_add_test(tcase, test_trains);
     tcase_add_loop_test(tcase, test_apart, 0, 2);
+    tcase_add_test(tcase, test_cannot_map);
     tcase_add_loop_test(tcase, test_faults, 0, sizeof fault_cases / sizeof *fault_cases);
     tcase_add_loop_test(tcase, test_loses_a_rank, 0, 2);
     tcase_add_loop_test(tcase, test_failed_before, 0, 2);

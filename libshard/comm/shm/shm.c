@@ -164,7 +164,7 @@ static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
     int locks = world ? open_own((int)inherited) : -1;
     if (locks < 0) {
         free(world);
-        shard_segment_close(segment, (int)inherited);
+        munmap(segment, sizeof *segment);
         return NULL;
     }
     *world = (shm_world){.segment = segment, .file = (int)inherited, .locks = locks, .rank = (int)rank};
@@ -257,6 +257,8 @@ static entry_report try_to_enter(shard_group *group, const shard_rendezvous *ren
     shard_keep_error(&earlier);
     int file = rendezvous->rank == 0 ? own_file : open_segment(place);
     shm_world *world = file >= 0 ? map_world(file, rendezvous->size, rendezvous->rank) : NULL;
+    if (file >= 0 && !world)
+        close(file);
     entry_report report = {.entered = world && enter_world(group, world, rendezvous->size) == SHARD_OK};
     if (!report.entered)
         snprintf(report.error, sizeof report.error, "rank %d: %.100s", rendezvous->rank, shard_last_error());
