@@ -299,9 +299,11 @@ static shard_status move_values(shard_bucket *bucket, bool broadcast)
 {
     const shard_unit *unit = bucket->unit;
     shard_status status = SHARD_OK;
-    for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++) {
+    for (int64_t i = 0; i < bucket->count; i++) {
         shard_tensor *parameter = bucket->entries[i].parameter;
         status = shard_tensor_move(parameter, unit->values, shard_unit_bytes(unit, bucket->entries[i].start));
+        if (status != SHARD_OK)
+            break;
         shard_tensor_unref(parameter->leaf->local_range);
         parameter->leaf->local_range = NULL;
     }
@@ -311,20 +313,6 @@ static shard_status move_values(shard_bucket *bucket, bool broadcast)
         return status;
     unit->values->version++;
     return shard_group_broadcast(unit->group, unit->device, unit->values->memory, unit->size, unit->dtype, 0);
-}
-
-/* Moves a bucket of parameters, or one that is streamed, and keeps only the local values. */
-static shard_status partition_values(shard_bucket *bucket, const shard_bucket_options *options)
-{
-    shard_unit *unit = bucket->unit;
-    bool streamed = is_streamed(&bucket->entries[0], options);
-    if (!streamed)
-        SHARD_TRY(move_values(bucket, options->broadcast));
-    unit->local_values = shard_unit_storage(unit, unit->local_size, SHARD_MEMORY_PARAMETERS);
-    if (!unit->local_values)
-        return shard_last_status();
-    SHARD_TRY(shard_unit_keep(unit, shard_unit_whole(unit), unit->values->memory));
-    return shard_unshard_attach(unit, options->order);
 }
 
 /* Gives the parameters gradients in the bucket, and copies existing gradients to it. */
@@ -369,8 +357,6 @@ static shard_status make_local(const shard_unit *unit, shard_bucket_entry *entry
     entry->local->requires_grad = true;
     entry->local->leaf->grad = view_local(unit, unit->local_gradients, unit->gradients, local);
     entry->parameter->leaf->grad_range = entry->local;
-    if (unit->local_values)
-        entry->parameter->leaf->local_range = shard_tensor_ref(entry->local);
     return entry->local->leaf->grad ? SHARD_OK : shard_last_status();
 }
 
@@ -393,28 +379,51 @@ static shard_status make_row_blocks(shard_bucket *bucket, const shard_bucket_opt
     const shard_row_blocks_options streaming = {
         .bytes = options->bytes, .order = options->order, .begin = options->begin_rows, .context = bucket};
     bucket->row_blocks = shard_row_blocks_create(bucket->unit, bucket->entries[0].parameter, &streaming);
-    if (!bucket->row_blocks)
-        return shard_last_status();
-    return bucket->unit->local_values ? shard_row_blocks_move_values(bucket->row_blocks, options->broadcast) : SHARD_OK;
+    return bucket->row_blocks ? SHARD_OK : shard_last_status();
 }
 
-static shard_status build(shard_bucket *bucket, const shard_bucket_options *options)
+/* Moves the parameters, unless their values will be streamed, and makes all that the bucket needs. */
+static shard_status make(shard_bucket *bucket, const shard_bucket_options *options)
 {
     shard_unit *unit = bucket->unit;
+    bool streamed = is_streamed(&bucket->entries[0], options), partitions = options->level == SHARD_PARTITION_PARAMETERS;
     unit->values = shard_unit_storage(unit, unit->size, SHARD_MEMORY_PARAMETERS);
     if (!unit->values)
         return shard_last_status();
-    if (options->level >= SHARD_PARTITION_PARAMETERS)
-        SHARD_TRY(partition_values(bucket, options));
-    else
+    if (!streamed || !partitions)
         SHARD_TRY(move_values(bucket, options->broadcast));
-    if (is_streamed(&bucket->entries[0], options))
+    if (partitions && !(unit->local_values = shard_unit_storage(unit, unit->local_size, SHARD_MEMORY_PARAMETERS)))
+        return shard_last_status();
+    if (partitions)
+        SHARD_TRY(shard_unit_keep(unit, shard_unit_whole(unit), unit->values->memory));
+    if (streamed)
         SHARD_TRY(make_row_blocks(bucket, options));
     SHARD_TRY(make_gradients(bucket, options));
     SHARD_TRY(place_gradients(bucket));
     for (int64_t i = 0; i < bucket->count && unit->counts; i++)
         SHARD_TRY(make_local(unit, &bucket->entries[i]));
     return SHARD_OK;
+}
+
+/* From here on each rank has its local values alone: all ranks or, where one has failed, none. */
+static shard_status partition_values(shard_bucket *bucket, const shard_bucket_options *options)
+{
+    SHARD_TRY(shard_unshard_attach(bucket->unit, options->order));
+    if (bucket->row_blocks)
+        SHARD_TRY(shard_row_blocks_move_values(bucket->row_blocks, options->broadcast));
+    for (int64_t i = 0; i < bucket->count; i++)
+        bucket->entries[i].parameter->leaf->local_range = shard_tensor_ref(bucket->entries[i].local);
+    return SHARD_OK;
+}
+
+/* Identifies the bucket's unit: ranks of its group may have other numbers of buckets of other groups. */
+static void identify(const shard_buckets *buckets, int64_t at)
+{
+    int64_t number = 0;
+    shard_unit *unit = buckets->all[at]->unit;
+    for (int64_t i = 0; i < at; i++)
+        number += buckets->all[i]->unit->group == unit->group;
+    shard_unit_identify(unit, number);
 }
 
 shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,
@@ -428,9 +437,12 @@ shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candi
     SHARD_TRY(cut(buckets, candidates, count, options));
     shard_status status = SHARD_OK;
     for (int64_t i = from; i < buckets->count && status == SHARD_OK; i++) {
+        identify(buckets, i); /* before values are partitioned, which outlast an error of a later bucket */
         status = lay_out(buckets->all[i], options);
         if (status == SHARD_OK)
-            status = build(buckets->all[i], options);
+            status = make(buckets->all[i], options);
+        if (options->level == SHARD_PARTITION_PARAMETERS)
+            status = partition_values(buckets->all[i], options);
     }
     return status;
 }

@@ -381,16 +381,6 @@ void shard_engine_drop(shard_engine *engine, int64_t count)
         give_up(engine->buckets.all[--engine->buckets.count]);
 }
 
-/* Identifies the bucket's unit: ranks of its group may have other numbers of buckets of other groups. */
-static void identify(const shard_buckets *buckets, int64_t at)
-{
-    int64_t number = 0;
-    shard_unit *unit = buckets->all[at]->unit;
-    for (int64_t i = 0; i < at; i++)
-        number += buckets->all[i]->unit->group == unit->group;
-    shard_unit_identify(unit, number);
-}
-
 /* Makes buckets of the candidates, which then belong to this engine. */
 static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, int64_t count)
 {
@@ -401,7 +391,6 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
         shard_engine_drop(engine, from);
     for (int64_t i = from; i < buckets->count; i++) {
         buckets->all[i]->engine = engine;
-        identify(buckets, i);
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
             shard_bucket_entry *entry = &buckets->all[i]->entries[j];
             entry->parameter->leaf->grad_ready = gradient_ready;

@@ -134,10 +134,11 @@ shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadca
         move_block(blocks, first, count, broadcast);
     }
     values_end(&blocks->rows);
+    SHARD_TRY(shard_agree(blocks->unit->group)); /* from here on all ranks gather the values */
     shard_tensor_unref(matrix->leaf->local_range);
     matrix->leaf->local_range = NULL;
-    SHARD_TRY(shard_last_status());
-    return shard_tensor_put(matrix, blocks->unit->values, 0);
+    shard_tensor_put(matrix, blocks->unit->values, 0);
+    return SHARD_OK;
 }
 
 /* ---- gradients ---- */

@@ -253,8 +253,10 @@ void shard_unshard_order_unref(shard_unshard_order *order)
 shard_status shard_unshard_attach(shard_unit *unit, shard_unshard_order *order)
 {
     unshard *u = shard_calloc(1, sizeof *u);
-    if (!u)
+    if (shard_agree(unit->group) != SHARD_OK) {
+        free(u);
         return shard_last_status();
+    }
     *u = (unshard){.materializer = {.start = start, .wait = wait, .evict = evict, .destroy = destroy},
                    .storage = unit->values,
                    .unit = unit,

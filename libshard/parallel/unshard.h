@@ -15,7 +15,8 @@ shard_unshard_order *shard_unshard_order_create(void);
 /* NULL is ignored. */
 void shard_unshard_order_unref(shard_unshard_order *order);
 
-/* Makes the unit's memory of all values one that is materialized from the ranks' local values. */
+/* Makes the unit's memory of all values one that is materialized from the ranks' local values: on all ranks or, where one has
+ * failed, on none. Collective over the unit's group. */
 shard_status shard_unshard_attach(shard_unit *unit, shard_unshard_order *order);
 
 /* Evicts the units that are idle and are not being prefetched. */

@@ -143,25 +143,27 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
 
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
-    SHARD_TRY(move_values(tensor, storage, offset));
-    return shard_tensor_put(tensor, storage, offset);
+    shard_writes *writes = shard_calloc(1, sizeof *writes);
+    if (!writes || move_values(tensor, storage, offset) != SHARD_OK) {
+        free(writes);
+        return shard_last_status();
+    }
+    shard_tensor_put(tensor, storage, offset);
+    *writes = (shard_writes){.references = 1};
+    tensor->writes = writes;
+    return SHARD_OK;
 }
 
-shard_status shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset)
+void shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
-    shard_writes *writes = shard_calloc(1, sizeof *writes);
-    if (!writes)
-        return shard_last_status();
-    *writes = (shard_writes){.references = 1};
     unref_writes(tensor->writes);
-    tensor->writes = writes;
+    tensor->writes = NULL;
     shard_leaf_drop_derived(tensor->leaf);
     shard_storage_unref(tensor->storage);
     storage->references++;
     tensor->storage = storage;
     tensor->offset = offset;
     shard_tensor_forget_recipe(tensor);
-    return SHARD_OK;
 }
 
 shard_tensor *shard_detach(shard_tensor *tensor)
