@@ -450,6 +450,79 @@ START_TEST(test_step)
 }
 END_TEST
 
+/* ---- a partition ---- */
+
+typedef struct partition {
+    int stage, failing;
+    double bucket_mib;
+    bool init_sync;
+} partition;
+
+static double forward(shard_module *model)
+{
+    double sum = NAN;
+    SHARD_SCOPE
+    sum = shard_item(shard_sum(shard_forward(model, shard_ones(SHARD_SHAPE(2, 3)))));
+    return sum;
+}
+
+static bool partition_once(shard_group *world, const partition *p, int64_t number)
+{
+    enum { rows = 2 * SHARD_ROW_BLOCK + 8 }; /* in two row blocks, where a bucket is small */
+    int rank = shard_group_rank(world);
+    shard_manual_seed(3);
+    shard_module *model = shard_nn_sequential(shard_nn_linear(3, rows), shard_nn_linear(rows, 2));
+    double sum = forward(model);
+    allocations_fail_at(rank == p->failing ? number : 0);
+    shard_data_parallel *made =
+        shard_data_parallel_create(model, .stage = p->stage, .bucket_mib = p->bucket_mib, .init_sync = p->init_sync);
+    if (rank == p->failing)
+        shared->done = !allocations_failed();
+    allocations_fail_at(0);
+    keep_error(rank);
+    shared->moved[rank] = made;
+    shard_agree(world); /* where the ranks do not have the same error */
+    meet();
+    if (rank == 0 && shared->moved[0] != shared->moved[1])
+        report("shard_data_parallel_create", number, "one rank alone has made it");
+    if (rank == 0)
+        judge_together(&(collective_call){.name = "shard_data_parallel_create"}, number, p->failing);
+    shard_clear_error();
+    shard_data_parallel_destroy(made);
+    meet();
+    if (forward(model) != sum)
+        report("shard_data_parallel_create", number, "the model computes something else");
+    char path[500];
+    snprintf(path, sizeof path, "%s/partition.safetensors", scratch_path("files"));
+    if (shard_save_module(model, path) != SHARD_OK)
+        report("shard_data_parallel_create", number, "the model cannot be saved");
+    shard_clear_error();
+    shard_module_destroy(model);
+    meet();
+    return !shared->done;
+}
+
+static void partition_ranks(shard_group *world, void *context)
+{
+    allocations_watch(shard_device_open(NULL));
+    for (int64_t number = 1; partition_once(world, context, number); number++)
+        shared->cases += shard_group_rank(world) == 0;
+}
+
+/* All ranks get the object, or none; the model computes the same as before, and can be saved. */
+START_TEST(test_partition)
+{
+    partition p = {.failing = _i % RANKS,
+                   .stage = _i / RANKS % 2 * 3,
+                   .bucket_mib = _i / RANKS / 2 % 2 ? 25 : 0.001,
+                   .init_sync = _i / RANKS / 4};
+    int failures = shared->failures;
+    atomic_store(&shared->come, 0);
+    run_job(RANKS, partition_ranks, &p);
+    ck_assert_int_eq(shared->failures, failures);
+}
+END_TEST
+
 /* ---- joining ---- */
 
 /* Two ranks that join by shard_init, or by shard_init_with over a pair of sockets. */
@@ -639,6 +712,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_ranks, 0, RANKS * collective_call_count);
     tcase_add_loop_test(tcase, test_step, 0, RANKS);
+    tcase_add_loop_test(tcase, test_partition, 0, 8 * RANKS);
     tcase = test_case(suite, "operands");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_preparing, 0, RANKS * PREPARING);

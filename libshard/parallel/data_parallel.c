@@ -84,6 +84,20 @@ static shard_status make(shard_data_parallel *dp, const shard_tensors *parameter
     return SHARD_OK;
 }
 
+/* All ranks of the parameters' replica groups have the object, or none: some may have failed after their last collective. */
+static shard_status agree(const shard_tensors *parameters)
+{
+    for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
+        shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
+        bool is_first = group != NULL;
+        for (int64_t j = 0; j < i && is_first; j++)
+            is_first = shard_parameter_group(shard_tensors_at(parameters, j)) != group;
+        if (is_first)
+            shard_agree(group);
+    }
+    return shard_last_status();
+}
+
 shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters, const shard_data_parallel_options *given)
 {
     SHARD_FUNCTION("shard_data_parallel_create");
@@ -92,7 +106,9 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
                             (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
     shard_bucket_options buckets = {0};
     shard_data_parallel *dp = check(parameters, &options, &buckets) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;
-    if (dp && make(dp, parameters, &options, buckets) == SHARD_OK)
+    if (dp)
+        make(dp, parameters, &options, buckets);
+    if (agree(parameters) == SHARD_OK)
         return dp;
     shard_group_fail(shard_world());
     shard_data_parallel_destroy(dp);
