@@ -456,6 +456,7 @@ typedef struct partition {
     int stage, failing;
     double bucket_mib;
     bool init_sync;
+    bool again; /* the values are partitioned before */
 } partition;
 
 static double forward(shard_module *model)
@@ -473,6 +474,8 @@ static bool partition_once(shard_group *world, const partition *p, int64_t numbe
     shard_manual_seed(3);
     shard_module *model = shard_nn_sequential(shard_nn_linear(3, rows), shard_nn_linear(rows, 2));
     double sum = forward(model);
+    if (p->again)
+        shard_data_parallel_destroy(shard_data_parallel_create(model, .stage = 3));
     allocations_fail_at(rank == p->failing ? number : 0);
     shard_data_parallel *made =
         shard_data_parallel_create(model, .stage = p->stage, .bucket_mib = p->bucket_mib, .init_sync = p->init_sync);
@@ -512,10 +515,12 @@ static void partition_ranks(shard_group *world, void *context)
 /* All ranks get the object, or none; the model computes the same as before, and can be saved. */
 START_TEST(test_partition)
 {
+    int kind = _i / RANKS;
     partition p = {.failing = _i % RANKS,
-                   .stage = _i / RANKS % 2 * 3,
-                   .bucket_mib = _i / RANKS / 2 % 2 ? 25 : 0.001,
-                   .init_sync = _i / RANKS / 4};
+                   .stage = kind % 2 * 3,
+                   .bucket_mib = kind / 2 % 2 ? 25 : 0.001,
+                   .init_sync = kind / 4 % 2,
+                   .again = kind / 8};
     int failures = shared->failures;
     atomic_store(&shared->come, 0);
     run_job(RANKS, partition_ranks, &p);
@@ -712,7 +717,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_ranks, 0, RANKS * collective_call_count);
     tcase_add_loop_test(tcase, test_step, 0, RANKS);
-    tcase_add_loop_test(tcase, test_partition, 0, 8 * RANKS);
+    tcase_add_loop_test(tcase, test_partition, 0, 16 * RANKS);
     tcase = test_case(suite, "operands");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_preparing, 0, RANKS * PREPARING);

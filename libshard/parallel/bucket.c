@@ -294,25 +294,29 @@ shard_status shard_bucket_zero_gaps(const shard_bucket *bucket, void *memory)
     return SHARD_OK;
 }
 
-/* Moves the parameters into the bucket. */
+/* Moves the parameters into the bucket: on all ranks or, where one has failed, on none, as they may be partitioned until then. */
 static shard_status move_values(shard_bucket *bucket, bool broadcast)
 {
     const shard_unit *unit = bucket->unit;
+    shard_storage *values = unit->values;
     shard_status status = SHARD_OK;
-    for (int64_t i = 0; i < bucket->count; i++) {
-        shard_tensor *parameter = bucket->entries[i].parameter;
-        status = shard_tensor_move(parameter, unit->values, shard_unit_bytes(unit, bucket->entries[i].start));
-        if (status != SHARD_OK)
-            break;
-        shard_tensor_unref(parameter->leaf->local_range);
-        parameter->leaf->local_range = NULL;
+    for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++) {
+        shard_bucket_entry *entry = &bucket->entries[i];
+        status = shard_tensor_prepare_move(entry->parameter, values, shard_unit_bytes(unit, entry->start), &entry->writes);
     }
     if (status == SHARD_OK)
-        status = shard_bucket_zero_gaps(bucket, unit->values->memory);
-    if (!broadcast)
-        return status;
-    unit->values->version++;
-    return shard_group_broadcast(unit->group, unit->device, unit->values->memory, unit->size, unit->dtype, 0);
+        shard_bucket_zero_gaps(bucket, values->memory);
+    values->version += broadcast;
+    SHARD_TRY(broadcast ? shard_group_broadcast(unit->group, unit->device, values->memory, unit->size, unit->dtype, 0)
+                        : shard_agree(unit->group));
+    for (int64_t i = 0; i < bucket->count; i++) {
+        shard_bucket_entry *entry = &bucket->entries[i];
+        shard_tensor_put(entry->parameter, values, shard_unit_bytes(unit, entry->start), entry->writes);
+        entry->writes = NULL;
+        shard_tensor_unref(entry->parameter->leaf->local_range);
+        entry->parameter->leaf->local_range = NULL;
+    }
+    return SHARD_OK;
 }
 
 /* Gives the parameters gradients in the bucket, and copies existing gradients to it. */
@@ -455,6 +459,7 @@ void shard_bucket_destroy(shard_bucket *bucket)
     for (int64_t i = 0; i < bucket->count; i++) {
         shard_tensor_unref(bucket->entries[i].parameter);
         shard_tensor_unref(bucket->entries[i].local);
+        free(bucket->entries[i].writes);
     }
     shard_unit_close(bucket->unit);
     free(bucket->entries);

@@ -23,6 +23,7 @@
 typedef struct shard_bucket_entry {
     struct shard_bucket *bucket;
     shard_tensor *parameter; /* a reference */
+    shard_writes *writes;    /* for the parameter, until it has moved into the bucket */
     char name[SHARD_UNIT_NAME];
     uint64_t prefix;         /* a hash of the module's name */
     int64_t index;           /* number of the parameter, in the order of addition */

@@ -137,7 +137,7 @@ shard_status shard_row_blocks_move_values(shard_row_blocks *blocks, bool broadca
     SHARD_TRY(shard_agree(blocks->unit->group)); /* from here on all ranks gather the values */
     shard_tensor_unref(matrix->leaf->local_range);
     matrix->leaf->local_range = NULL;
-    shard_tensor_put(matrix, blocks->unit->values, 0);
+    shard_tensor_put(matrix, blocks->unit->values, 0, NULL);
     return SHARD_OK;
 }
 

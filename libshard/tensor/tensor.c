@@ -123,7 +123,7 @@ static void unref_writes(shard_writes *writes)
         free(writes);
 }
 
-static shard_status move_values(shard_tensor *tensor, shard_storage *storage, size_t offset)
+static shard_status copy_values(shard_tensor *tensor, shard_storage *storage, size_t offset)
 {
     char *memory = shard_storage_memory(storage);
     if (!memory)
@@ -141,23 +141,30 @@ static shard_status move_values(shard_tensor *tensor, shard_storage *storage, si
     return SHARD_OK;
 }
 
-shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
+shard_status shard_tensor_prepare_move(shard_tensor *tensor, shard_storage *storage, size_t offset, shard_writes **writes)
 {
-    shard_writes *writes = shard_calloc(1, sizeof *writes);
-    if (!writes || move_values(tensor, storage, offset) != SHARD_OK) {
-        free(writes);
+    *writes = shard_calloc(1, sizeof **writes);
+    if (!*writes)
         return shard_last_status();
-    }
-    shard_tensor_put(tensor, storage, offset);
-    *writes = (shard_writes){.references = 1};
-    tensor->writes = writes;
-    return SHARD_OK;
+    **writes = (shard_writes){.references = 1};
+    return copy_values(tensor, storage, offset);
 }
 
-void shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset)
+shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset)
+{
+    shard_writes *writes;
+    shard_status status = shard_tensor_prepare_move(tensor, storage, offset, &writes);
+    if (status == SHARD_OK)
+        shard_tensor_put(tensor, storage, offset, writes);
+    else
+        free(writes);
+    return status;
+}
+
+void shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset, shard_writes *writes)
 {
     unref_writes(tensor->writes);
-    tensor->writes = NULL;
+    tensor->writes = writes;
     shard_leaf_drop_derived(tensor->leaf);
     shard_storage_unref(tensor->storage);
     storage->references++;

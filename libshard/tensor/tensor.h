@@ -59,8 +59,10 @@ shard_tensor *shard_tensor_view(shard_tensor *x, int64_t element, shard_shape sh
 /* Makes the tensor a view of other memory, as when parameters move into buckets. Its values are copied, or made
  * there if they were not made before. Its writes are counted apart from those of the storage's other tensors. */
 shard_status shard_tensor_move(shard_tensor *tensor, shard_storage *storage, size_t offset);
-/* The same of memory that no other tensor has, without copying values: they are there, or are written there later. */
-void shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset);
+/* shard_tensor_move in two steps, of which the second one cannot fail and takes *writes, or the caller frees that. */
+shard_status shard_tensor_prepare_move(shard_tensor *tensor, shard_storage *storage, size_t offset, shard_writes **writes);
+/* Without the first step: values are there, or are written there later. writes NULL: no other tensor has the storage. */
+void shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offset, shard_writes *writes);
 /* Copies rows [first, first + count) of a matrix to other memory of its device, in the matrix's dtype. Makes the
  * values of a recipe, without memory for the whole matrix. */
 shard_status shard_tensor_copy_rows(shard_tensor *matrix, int64_t first, int64_t count, void *to);
