@@ -96,12 +96,11 @@ shard_status search_gallery(const float *features, int64_t images, int64_t size,
 {
     sides of;
     *result = (search_result){.rank1 = NAN, .rank5 = NAN};
-    shard_status status = divide(identity, images, &of);
-    if (status == SHARD_OK) {
+    if (divide(identity, images, &of) == SHARD_OK) {
         result->gallery = of.gallery;
         result->probes = of.probes;
-        status = shard_agree(group);
     }
+    shard_status status = shard_agree(group);
     if (status == SHARD_OK)
         status = search_all(features, size, identity, &of, group, result);
     free(of.first);

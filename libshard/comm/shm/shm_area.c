@@ -176,9 +176,10 @@ shard_status shm_join(shm_group *state, const int *members, int size, int rank)
         return shard_last_status();
     void *area = mmap(NULL, (size_t)state->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, world->file, state->entry->offset);
     if (area == MAP_FAILED) {
+        shard_error(SHARD_ERROR_MEMORY, "shm: cannot map the %lld bytes of a group of %d ranks: %s", (long long)state->bytes,
+                    size, strerror(errno));
         shm_leave(state);
-        return shard_error(SHARD_ERROR_MEMORY, "shm: cannot map the %lld bytes of a group of %d ranks: %s",
-                           (long long)state->bytes, size, strerror(errno));
+        return shard_last_status();
     }
     state->area = area;
     lay_out(state, size);
