@@ -55,22 +55,22 @@ static bool abort_in_threads(void)
     return some;
 }
 
-/* This thread has had the error of nccl.broken. */
+/* This thread has had the error of nccl.broken, which no earlier error hid. */
 static _Thread_local bool knows_broken;
 
 shard_status nccl_check_broken(bool once)
 {
     if (nccl.broken == SHARD_OK || (once && knows_broken))
         return SHARD_OK;
-    knows_broken = true;
+    knows_broken |= shard_last_status() == SHARD_OK;
     return shard_error(nccl.broken, "%s", nccl.text);
 }
 
 shard_status nccl_give_up(shard_group *group, nccl_group *calling)
 {
-    knows_broken = true;
     if (nccl.broken != SHARD_OK)
         return shard_last_status();
+    knows_broken = true;
     nccl.host.notify_abort(group);
     nccl.broken = shard_last_status();
     snprintf(nccl.text, sizeof nccl.text, "%s", shard_last_error());
