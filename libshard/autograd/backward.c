@@ -206,8 +206,7 @@ static shard_status add_to_leaf(shard_tensor *tensor, shard_tensor *gradient)
         if (!leaf->grad)
             return shard_last_status();
         shard_storage_become(leaf->grad->storage, SHARD_MEMORY_GRADIENTS);
-        /* A PARTIAL leaf, a summand, has the gradient of the sum, which is whole. */
-        leaf->grad->placement = tensor->placement.kind == SHARD_PARTIAL ? (shard_placement){0} : tensor->placement;
+        leaf->grad->placement = shard_gradient_placement(tensor);
     } else if (!leaf->has_grad || is_gradient_buffer(leaf, gradient)) {
         leaf->grad->pending = gradient->pending;
         status = is_gradient_buffer(leaf, gradient) ? SHARD_OK : add_into(leaf->grad, 1.0, gradient, 0.0);

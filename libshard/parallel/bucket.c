@@ -294,6 +294,15 @@ shard_status shard_bucket_zero_gaps(const shard_bucket *bucket, void *memory)
     return SHARD_OK;
 }
 
+/* Evicts the partitioned values that were materialized for the entry before `next`, unless that entry has them, too. */
+static void evict_before(const shard_bucket *bucket, int64_t next)
+{
+    shard_storage *storage = bucket->entries[next - 1].parameter->storage;
+    bool needed = next < bucket->count && bucket->entries[next].parameter->storage == storage;
+    if (storage->materializer && !storage->materializer->local && !needed)
+        shard_storage_release(storage);
+}
+
 /* Moves the parameters into the bucket: on all ranks or, where one has failed, on none, as they may be partitioned until then. */
 static shard_status move_values(shard_bucket *bucket, bool broadcast)
 {
@@ -303,6 +312,7 @@ static shard_status move_values(shard_bucket *bucket, bool broadcast)
     for (int64_t i = 0; i < bucket->count && status == SHARD_OK; i++) {
         shard_bucket_entry *entry = &bucket->entries[i];
         status = shard_tensor_prepare_move(entry->parameter, values, shard_unit_bytes(unit, entry->start), &entry->writes);
+        evict_before(bucket, i + 1);
     }
     if (status == SHARD_OK)
         shard_bucket_zero_gaps(bucket, values->memory);
@@ -332,7 +342,7 @@ static shard_status place_gradients(shard_bucket *bucket)
         shard_tensor *gradient = shard_tensor_on(bucket->unit->gradients, offset, parameter->shape, parameter->dtype);
         if (!gradient)
             return shard_last_status();
-        gradient->placement = parameter->placement;
+        gradient->placement = shard_gradient_placement(parameter);
         shard_tensor_unref(parameter->leaf->grad);
         parameter->leaf->grad = gradient;
     }

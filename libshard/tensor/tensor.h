@@ -46,6 +46,12 @@ struct shard_tensor {
     shard_tensor *next, *previous;
 };
 
+/* The placement of a leaf's gradient: the leaf's, but a PARTIAL leaf, a summand, has the gradient of the sum, which is whole. */
+static inline shard_placement shard_gradient_placement(const shard_tensor *leaf)
+{
+    return leaf->placement.kind == SHARD_PARTIAL ? (shard_placement){0} : leaf->placement;
+}
+
 /* Makes a tensor in the thread's innermost scope; requires_grad is not set. */
 shard_tensor *shard_tensor_make(shard_shape shape, shard_dtype dtype, shard_device *device);
 /* shard_empty_with for another maker, which errors name. */
