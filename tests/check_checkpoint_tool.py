@@ -465,6 +465,9 @@ def check_outputs(folder, saved):
     saved.rename(left)
     for output in (new, link):
         run(3, "convert", left, "-o", output, find="has the name of a temporary file")
+    (folder / "elsewhere").mkdir()
+    run(0, "convert", left, "-o", folder / "elsewhere" / "new")
+    assert left.read_bytes() == before
     left.rename(saved)
     link.unlink()
     assert saved.read_bytes() == before and not new.exists()

@@ -230,8 +230,8 @@ static shard_status check_folder(const char *folder, const source_list *inputs, 
 /* What a split that failed has written: without an index it is no checkpoint. */
 static void remove_files(const char *folder, int64_t written, int64_t files, bool is_new)
 {
-    for (int64_t i = 1; i <= written; i++) {
-        char *path = file_path(folder, i, files);
+    for (int64_t i = written == files ? 0 : 1; i <= written; i++) { /* the index first, which may be there unsynced */
+        char *path = i ? file_path(folder, i, files) : shard_format("%s/" INDEX_NAME, folder);
         if (path)
             shard_file_remove(path);
         free(path);

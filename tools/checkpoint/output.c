@@ -170,13 +170,29 @@ static const char *without_folder(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Whether both files lie in one folder. */
+static bool are_together(const char *first, const char *second)
+{
+    struct stat folder[2];
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? second : first;
+        char *name = shard_format("%.*s.", (int)(without_folder(path) - path), path);
+        bool found = name && stat(name, &folder[i]) == 0;
+        free(name);
+        if (!found)
+            return false;
+    }
+    return folder[0].st_dev == folder[1].st_dev && folder[0].st_ino == folder[1].st_ino;
+}
+
 static shard_status check_input(const char *path, const char *target, const source *input)
 {
     struct stat there;
     char file[PATH_MAX];
     if (stat(path, &there) == 0 && there.st_dev == input->opened.st_dev && there.st_ino == input->opened.st_ino)
         return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, input->path);
-    if (realpath(input->path, file) && shard_file_is_temporary(without_folder(file), without_folder(target)))
+    if (realpath(input->path, file) && shard_file_is_temporary(without_folder(file), without_folder(target)) &&
+        are_together(file, target))
         return shard_error(
             SHARD_ERROR_ARGUMENT,
             "cannot write %s: the input %s has the name of a temporary file of it, and would be removed as one that "
