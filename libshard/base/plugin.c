@@ -65,11 +65,11 @@ static char *list_own_folders(void)
 {
     const char *slash = strrchr(own_path, '/');
     int length = (int)(slash ? slash - own_path : 0);
+    bool absolute = added_folder && added_folder[0] == '/';
     if (!slash)
-        return shard_strdup("");
+        return shard_strdup(absolute ? added_folder : "");
     if (!added_folder)
         return shard_format("%.*s\n%.*s/libshard", length, own_path, length, own_path);
-    bool absolute = added_folder[0] == '/';
     return shard_format("%.*s\n%.*s/libshard\n%.*s%s%s", length, own_path, length, own_path, absolute ? 0 : length, own_path,
                         absolute ? "" : "/", added_folder);
 }

@@ -47,7 +47,7 @@ void shard_note_call_of_init(void)
 
 void shard_note_end_of_init(void)
 {
-    shard_segment_note_end(shard_last_status(), shard_last_error());
+    shard_segment_note_end((int)shard_last_status(), shard_last_error());
 }
 
 const shard_transport *shard_joining_transport_at(int number)

@@ -121,6 +121,8 @@ void shard_segment_note_end(int status, const char *text)
         atomic_store(&caller->failed_in, SHARD_SEGMENT_NO_BIRTH);
         atomic_store(&caller->failed_status, status);
         atomic_store(&caller->failed_since, shard_nanoseconds());
+        if (atomic_load(&caller->state) != SHARD_RANK_CALLED) /* another process of this rank has joined meanwhile */
+            atomic_store(&caller->failed_since, 0);
     }
     if (called_segment)
         munmap(called_segment, sizeof *called_segment);
