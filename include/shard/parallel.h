@@ -116,8 +116,8 @@ typedef struct shard_data_parallel_options {
  * Errors: ARGUMENT, from stage 1 on a parameter that an earlier call or shard_zero_optimizer has taken with another stage, or
  * that has a gradient: make the call before backward or after shard_step. shard_step refuses an optimizer whose state is in a
  * state dict from before this call (ARGUMENT). The list is borrowed; the macro takes a module, too. The caller destroys the
- * object, before the parameters' groups. NULL with the error set, on all replicas. docs/data-parallel.md ("Lifetime").
- * Collective over the parameters' replica groups. */
+ * object, before the parameters' groups. NULL with the error set, on all ranks of each replica group. docs/data-parallel.md
+ * ("Lifetime"). Collective over the parameters' replica groups. */
 #define shard_data_parallel_create(...)                                                                                          \
     SHARD_OF_PARAMETERS(shard_data_parallel_create_with, shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS, __VA_ARGS__)
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,

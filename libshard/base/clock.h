@@ -18,7 +18,9 @@ static inline double shard_seconds(void)
 }
 
 /* For deadlines: a clock that stands while this process is stopped, as by Ctrl-Z or a scheduler that suspends the job, but for
- * a second. Each thread has its own. A wait asks it more often than once a second: at most a second counts between two calls. */
+ * a second. Each thread has its own in each source
+ * file: a deadline is compared where it was computed. A wait asks it more often than once a second: at most a second counts
+ * between two calls. */
 static inline double shard_own_seconds(void)
 {
     static _Thread_local double last, own;

@@ -218,7 +218,8 @@ static bool check(batch_norm *b)
     return shard_check_batch_norm(function, options->momentum, options->eps);
 }
 
-/* Everything that can fail on this rank alone, before the collectives and the update of the running statistics. */
+/* Does what may fail on this rank alone before the collectives and the update of the running statistics, apart from the first use
+ * of x, weight, bias and residual. */
 static bool prepare(batch_norm *b)
 {
     if (!check(b))
