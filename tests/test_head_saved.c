@@ -56,7 +56,7 @@ START_TEST(test_twice)
 END_TEST
 
 /* The weight and the sum of its gradients are rows of one tensor. */
-START_TEST(test_sum_beside_weight)
+START_TEST(test_sum_in_storage_of_weight)
 {
     static head_result first, second;
     for (int form = PLAIN; form < HEAD_FORMS; form += BINARY - PLAIN)
@@ -67,14 +67,14 @@ START_TEST(test_sum_beside_weight)
             shard_tensor *weight = c.weight, *both = shard_concatenate((shard_tensor *[]){weight, shard_scale(weight, 0)}, 2, 0);
             shard_tensor *sum = shard_narrow(both, 0, HEAD_CLASSES, HEAD_CLASSES), *apart = NULL;
             head_result *result[] = {&first, &second};
-            for (int beside = 0; beside < 2; beside++) {
-                c.weight = beside ? shard_narrow(both, 0, 0, HEAD_CLASSES) : weight;
-                shard_tensor **dweight = beside ? &sum : &apart, *dbias = NULL, *given = *dweight;
+            for (int shares = 0; shares < 2; shares++) {
+                c.weight = shares ? shard_narrow(both, 0, 0, HEAD_CLASSES) : weight;
+                shard_tensor **dweight = shares ? &sum : &apart, *dbias = NULL, *given = *dweight;
                 shard_head_saved *saved;
-                shard_tensor *dy = head_dy(head_forward(&c, c.target, &saved, result[beside]));
+                shard_tensor *dy = head_dy(head_forward(&c, c.target, &saved, result[shares]));
                 check_ok(shard_head_backward(saved, dy, NULL, dweight, &dbias, .accumulate = true));
                 ck_assert(!given || *dweight == given);
-                head_read_parameters(&c, *dweight, dbias, result[beside]);
+                head_read_parameters(&c, *dweight, dbias, result[shares]);
                 shard_head_saved_destroy(saved);
             }
             head_check_bits("dweight", second.dweight, first.dweight, HEAD_CLASSES * HEAD_IN, c.form, 0);
@@ -302,7 +302,7 @@ int main(void)
     TCase *tcase = test_case(suite, "head_saved");
     tcase_add_loop_test(tcase, test_same_bits, 0, 3);
     tcase_add_test(tcase, test_twice);
-    tcase_add_test(tcase, test_sum_beside_weight);
+    tcase_add_test(tcase, test_sum_in_storage_of_weight);
     tcase_add_test(tcase, test_memory);
     tcase_add_test(tcase, test_saves_nothing);
     tcase_add_test(tcase, test_written);
