@@ -1,5 +1,6 @@
-/* Which of cuDNN's engines computes a convolution, and what follows one that fails; the engines
+/* Which of cuDNN's engines computes a convolution or attention, and what follows one that fails; the engines
  * are the emulation's, made to fail by SHARD_CUDA_EMULATION_ENGINES. */
+#include "device/cuda/cuda.h"
 #include "support/check.h"
 #include "support/kernels.h"
 
@@ -284,6 +285,135 @@ START_TEST(reduced_precision)
 }
 END_TEST
 
+/* ---- attention ---- */
+
+/* Of a batch of 3, two key heads with two heads each. */
+static const shard_attention_shape attention_shape = {3, 4, 2, 66, 71, 8, 16, 5, 0.5, true};
+enum { QUERY, KEY, VALUE, DY, RESULT, DQUERY, DKEY, DVALUE, ARRAYS };
+
+typedef struct attended {
+    shard_dtype dtype;
+    int count[ARRAYS];
+    void *array[ARRAYS], *host[ARRAYS];
+    double lse[3 * 4 * 66];
+} attended;
+
+/* Computes attention, and the gradients of the mask. */
+static attended attend(shard_device *device, const shard_attention_shape *s, shard_dtype dtype, int wanted)
+{
+    int rows = (int)(s->batch * s->heads * s->queries), keys = (int)(s->batch * s->key_heads * s->keys), in = (int)s->in,
+        out = (int)s->out;
+    attended a = {
+        dtype, {rows * in, keys * in, keys * out, rows * out, rows * out, rows * in, keys * in, keys * out}, {NULL}, {NULL}, {0}};
+    for (int i = 0; i < ARRAYS; i++)
+        a.array[i] = i >= DQUERY && !(wanted & 1 << (i - DQUERY)) ? NULL : on_device(device, dtype, a.count[i], i);
+    double *lse = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, sizeof a.lse);
+    check_done(device->ops->attention(device, s, a.array[QUERY], a.array[KEY], a.array[VALUE], a.array[RESULT], lse, dtype));
+    check_done(device->ops->attention_backward(device, s, a.array[QUERY], a.array[KEY], a.array[VALUE], a.array[RESULT], lse,
+                                               a.array[DY], a.array[DQUERY], a.array[DKEY], a.array[DVALUE], dtype));
+    check_done(device->ops->copy_out(device, a.lse, lse, (size_t)rows * sizeof *lse));
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, lse, sizeof a.lse);
+    for (int i = RESULT; i < ARRAYS; i++)
+        if (a.array[i]) {
+            a.host[i] = calloc((size_t)a.count[i], shard_dtype_size(dtype));
+            check_done(device->ops->copy_out(device, a.host[i], a.array[i], (size_t)a.count[i] * shard_dtype_size(dtype)));
+        }
+    for (int i = 0; i < ARRAYS; i++)
+        if (a.array[i])
+            shard_device_release(device, SHARD_MEMORY_WORKSPACE, a.array[i], (size_t)a.count[i] * shard_dtype_size(dtype));
+    return a;
+}
+
+static void check_same_bits(const attended *a, const attended *b)
+{
+    ck_assert_mem_eq(a->lse, b->lse, sizeof a->lse);
+    for (int i = RESULT; i < ARRAYS; i++)
+        if (a->host[i] && b->host[i])
+            ck_assert_mem_eq(a->host[i], b->host[i], (size_t)a->count[i] * shard_dtype_size(a->dtype));
+}
+
+/* Within some roundings of a's type, of numbers up to 8. */
+static void check_near(const attended *a, const attended *b)
+{
+    for (int i = RESULT; i < ARRAYS; i++)
+        for (int k = 0; k < a->count[i]; k++)
+            ck_assert_double_eq_tol(array_get(a->host[i], k, a->dtype), array_get(b->host[i], k, b->dtype), 64 * unit(a->dtype));
+}
+
+/* cuDNN computes the 16-bit types; the kernels all others, and queries that are fewer than 64. */
+START_TEST(attention_engine)
+{
+    shard_device *device = open_with("", "debug");
+    shard_attention_shape few = attention_shape;
+    few.queries = 63;
+    attended first = attend(device, &attention_shape, SHARD_BFLOAT16, 7),
+             second = attend(device, &attention_shape, SHARD_BFLOAT16, 7);
+    check_same_bits(&first, &second);
+    attend(device, &attention_shape, SHARD_FLOAT32, 7);
+    attend(device, &few, SHARD_BFLOAT16, 7);
+    const char *text = logged();
+    CHECK_COUNT(text, "is computed by", 2);
+    CHECK_COUNT(text,
+                "attention (forward, bfloat16, 66 queries, 71 keys, 2 heads for each of theirs, 8 and 16 features, causal) is "
+                "computed by engine 8 (",
+                1);
+    CHECK_COUNT(text, "attention (backward, bfloat16,", 1);
+    CHECK_COUNT(text, "warn:", 0);
+}
+END_TEST
+
+/* Gradients that are not wanted change nothing of the others. */
+START_TEST(attention_gradients)
+{
+    shard_device *device = open_with("", "warn");
+    attended all = attend(device, &attention_shape, SHARD_FLOAT16, 7);
+    for (int wanted = 0; wanted < 7; wanted++) {
+        attended some = attend(device, &attention_shape, SHARD_FLOAT16, wanted);
+        check_same_bits(&all, &some);
+    }
+    CHECK_COUNT(logged(), "warn:", 0);
+}
+END_TEST
+
+/* Some key heads at a time: as many as the workspace has room for, which are the six in equal parts. */
+START_TEST(attention_workspace)
+{
+    static const struct {
+        size_t heads;
+        const char *plan;
+    } rooms[] = {{1, "18744 bytes"}, {2, "37488 bytes"}, {4, "56232 bytes"}, {6, "112464 bytes"}};
+    shard_device *device = open_with("", "debug");
+    attended whole = attend(device, &attention_shape, SHARD_BFLOAT16, 7);
+    CHECK_COUNT(logged(), "112464 bytes of workspace", 1);
+    ((shard_cuda *)device->state)->attention_workspace = rooms[_i].heads * 2 * 2 * 128 * 128;
+    attended parts = attend(device, &attention_shape, SHARD_BFLOAT16, 7);
+    CHECK_COUNT(logged(), rooms[_i].plan, rooms[_i].heads < 6 ? 1 : 0);
+    check_same_bits(&whole, &parts);
+    ((shard_cuda *)device->state)->attention_workspace = 1; /* room for none: one at a time */
+    parts = attend(device, &attention_shape, SHARD_BFLOAT16, 7);
+    check_same_bits(&whole, &parts);
+}
+END_TEST
+
+/* An engine that is not there, or fails before or after it has written: the kernels compute it. */
+START_TEST(attention_without_engine)
+{
+    static const char *const engines[] = {"attention=absent",    "attention=prerequisite", "attention=support",
+                                          "attention=parameter", "attention=internal",     "attention=execution",
+                                          "attention=workspace"};
+    setenv("SHARD_CUDA_EMULATION_MEMORY", "512M", 1);
+    shard_device *device = open_with(engines[_i], "warn");
+    attended expected = attend(device, &attention_shape, SHARD_FLOAT32, 7); /* of the same numbers */
+    shard_attention_shape other = attention_shape;
+    other.scale = 0.25; /* does not make another plan */
+    attended got = attend(device, &attention_shape, SHARD_BFLOAT16, 7);
+    check_near(&got, &expected);
+    attend(device, &other, SHARD_BFLOAT16, 7);
+    CHECK_COUNT(logged(), "by kernels without tensor cores, which is slower", 2);
+    ck_assert_int_eq(shard_last_status(), SHARD_OK);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_dnn");
@@ -296,5 +426,9 @@ int main(void)
     tcase_add_test(tcase, no_engine);
     tcase_add_test(tcase, no_engine_with_bias);
     tcase_add_test(tcase, reduced_precision);
+    tcase_add_test(tcase, attention_engine);
+    tcase_add_test(tcase, attention_gradients);
+    tcase_add_loop_test(tcase, attention_workspace, 0, 4);
+    tcase_add_loop_test(tcase, attention_without_engine, 0, 7);
     return test_run(suite);
 }

@@ -7,13 +7,15 @@
 
 /* Batch, heads, key heads, queries, keys, in, out, offset, scale, causal. */
 static const shard_attention_shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0, 1, false},      {2, 3, 3, 5, 7, 4, 6, 0, 0.5, false},
-    {2, 4, 2, 5, 7, 4, 6, 0, 0.5, true},     {1, 2, 1, 70, 70, 16, 16, 0, 0.25, true},
-    {1, 1, 1, 66, 130, 9, 5, 0, 0.3, false}, {1, 1, 1, 3, 101, 16, 20, 98, 0.25, true},
-    {1, 1, 1, 100, 33, 8, 8, 0, -0.4, true}, {1, 6, 2, 65, 97, 17, 33, 20, 0.25, true},
-    {1, 1, 1, 9, 9, 130, 140, 0, 0.1, true}, {3, 2, 2, 4, 5, 0, 3, 0, 1, false},
-    {1, 2, 2, 4, 0, 3, 2, 0, 1, true},       {2, 2, 1, 0, 5, 3, 2, 0, 1, false},
-    {0, 2, 2, 4, 5, 3, 2, 0, 1, false},      {1, 2, 2, 4, 5, 3, 0, 0, 1, false},
+    {1, 1, 1, 1, 1, 1, 1, 0, 1, false},       {2, 3, 3, 5, 7, 4, 6, 0, 0.5, false},
+    {2, 4, 2, 5, 7, 4, 6, 0, 0.5, true},      {1, 2, 1, 70, 70, 16, 16, 0, 0.25, true},
+    {1, 1, 1, 66, 130, 9, 5, 0, 0.3, false},  {1, 1, 1, 3, 101, 16, 20, 98, 0.25, true},
+    {1, 1, 1, 100, 33, 8, 8, 0, -0.4, true},  {1, 6, 2, 65, 97, 17, 33, 20, 0.25, true},
+    {1, 1, 1, 9, 9, 130, 140, 0, 0.1, true},  {3, 2, 2, 4, 5, 0, 3, 0, 1, false},
+    {1, 2, 2, 4, 0, 3, 2, 0, 1, true},        {2, 2, 1, 0, 5, 3, 2, 0, 1, false},
+    {0, 2, 2, 4, 5, 3, 2, 0, 1, false},       {1, 2, 2, 4, 5, 3, 0, 0, 1, false},
+    {2, 2, 2, 64, 64, 8, 16, 0, 0.5, false},  {2, 4, 2, 70, 100, 8, 24, 0, 0.25, true},
+    {1, 3, 1, 65, 97, 16, 8, 32, -0.5, true}, {1, 1, 1, 97, 30, 32, 8, 0, 0.2, true},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -26,6 +28,7 @@ typedef struct problem {
     void *array[OPERANDS];
     long double *score, *softmax; /* [batch, heads, queries, keys] */
     long double *y, *lse;
+    long double *rounding; /* of y, where the softmax is rounded to the type before it is multiplied */
 } problem;
 
 static int64_t queries_of(const shard_attention_shape *s)
@@ -70,8 +73,11 @@ static void solve(problem *p)
         for (int64_t j = 0; j < seen(s, row); j++)
             softmax[j] /= sum;
         for (int64_t k = 0; k < s->out; k++)
-            for (int64_t j = 0; j < seen(s, row); j++)
-                p->y[row * s->out + k] += softmax[j] * at(p, VALUE, key_row(s, row, j), k);
+            for (int64_t j = 0; j < seen(s, row); j++) {
+                long double term = softmax[j] * at(p, VALUE, key_row(s, row, j), k);
+                p->y[row * s->out + k] += term;
+                p->rounding[row * s->out + k] += fabsl(term) * (long double)unit(p->dtype);
+            }
     }
 }
 
@@ -84,6 +90,7 @@ static problem make(const shard_attention_shape *s, shard_dtype dtype)
     p.array[Y] = array_new(p.size[Y], dtype);
     p.softmax = calloc((size_t)(rows * s->keys) + 1, sizeof *p.softmax);
     p.y = calloc((size_t)p.size[Y] + 1, sizeof *p.y);
+    p.rounding = calloc((size_t)p.size[Y] + 1, sizeof *p.rounding);
     p.lse = calloc((size_t)rows + 1, sizeof *p.lse);
     solve(&p);
     return p;
@@ -95,7 +102,14 @@ static void free_problem(problem *p)
         array_free(p->array[i], p->size[i], p->dtype);
     free(p->softmax);
     free(p->y);
+    free(p->rounding);
     free(p->lse);
+}
+
+/* cuDNN rounds weights and slopes to 16-bit types before it multiplies them. */
+static bool rounds(const shard_device *device, shard_dtype dtype)
+{
+    return !device->ops->host_memory && shard_dtype_size(dtype) == 2;
 }
 
 START_TEST(forward)
@@ -111,7 +125,8 @@ START_TEST(forward)
             for (int64_t row = 0; row < queries_of(p.s); row++)
                 check_close(SHARD_FLOAT64, lse[row], p.lse[row], error, device->name, row);
             for (int64_t k = 0; k < p.size[Y]; k++)
-                check_close(dtype, array_get(p.array[Y], k, dtype), p.y[k], error, device->name, k);
+                check_close(dtype, array_get(p.array[Y], k, dtype), p.y[k], error + (rounds(device, dtype) ? p.rounding[k] : 0),
+                            device->name, k);
             array_free(lse, queries_of(p.s), SHARD_FLOAT64);
             free_problem(&p);
         }
@@ -119,8 +134,8 @@ START_TEST(forward)
 END_TEST
 
 /* The gradients by the formulas, of the softmax as the forward should have it, and their errors where each y, of which the
- * backward takes a row's term, is rounded to the type. */
-static void gradients_of(const problem *p, long double *const *gradient, long double *const *error)
+ * backward takes a row's term, is rounded to the type, and weights and slopes of relative errors `rounding`. */
+static void gradients_of(const problem *p, long double rounding, long double *const *gradient, long double *const *error)
 {
     const shard_attention_shape *s = p->s;
     for (int64_t row = 0; row < queries_of(s); row++) {
@@ -136,9 +151,10 @@ static void gradients_of(const problem *p, long double *const *gradient, long do
             for (int64_t k = 0; k < s->out; k++) {
                 slope += at(p, VALUE, other, k) * at(p, DY, row, k);
                 gradient[VALUE][other * s->out + k] += softmax[j] * at(p, DY, row, k);
+                error[VALUE][other * s->out + k] += rounding * softmax[j] * fabsl(at(p, DY, row, k));
             }
             slope = softmax[j] * (slope - term) * (long double)s->scale;
-            long double slope_error = softmax[j] * off * fabsl((long double)s->scale);
+            long double slope_error = softmax[j] * off * fabsl((long double)s->scale) + rounding * fabsl(slope);
             for (int64_t k = 0; k < s->in; k++) {
                 gradient[QUERY][row * s->in + k] += slope * at(p, KEY, other, k);
                 gradient[KEY][other * s->in + k] += slope * at(p, QUERY, row, k);
@@ -181,7 +197,7 @@ START_TEST(backward)
                 want[g] = calloc((size_t)p.size[g] + 1, sizeof **want);
                 error[g] = calloc((size_t)p.size[g] + 1, sizeof **error);
             }
-            gradients_of(&p, want, error);
+            gradients_of(&p, rounds(device, dtype) ? (long double)unit(dtype) : 0, want, error);
             double *lse = array_new(queries_of(p.s), SHARD_FLOAT64);
             RUN(device, attention, p.s, p.array[QUERY], p.array[KEY], p.array[VALUE], p.array[Y], lse, dtype);
             check_backward(device, &p, lse, want, error, 7);

@@ -445,6 +445,44 @@ static void bench_steps(void)
     }
 }
 
+/* ---- attention ---- */
+
+typedef struct attending {
+    shard_tensor *query, *key, *value, *dy;
+} attending;
+
+static void run_attention(void *context)
+{
+    const attending *a = context;
+    SHARD_SCOPE
+    {
+        shard_backward_from(shard_scaled_dot_product_attention(a->query, a->key, a->value, .is_causal = true), a->dy);
+        shard_zero_grad(a->query);
+        shard_zero_grad(a->key);
+        shard_zero_grad(a->value);
+    }
+}
+
+/* Forward and backward with a causal mask: seven products over half of the scores. */
+static void bench_attention(int64_t batch, int64_t length, shard_dtype dtype)
+{
+    int64_t heads = m.small ? 2 : 16, features = 64, rows = m.small ? 64 : length, samples = m.small ? 1 : batch;
+    char name[96];
+    SHARD_SCOPE
+    {
+        shard_shape shape = SHARD_SHAPE(samples, heads, rows, features);
+        attending a = {shard_normal(shape, 0.0, 1.0, .dtype = dtype, .requires_grad = true),
+                       shard_normal(shape, 0.0, 1.0, .dtype = dtype, .requires_grad = true),
+                       shard_normal(shape, 0.0, 1.0, .dtype = dtype, .requires_grad = true),
+                       shard_normal(shape, 0.0, 1.0, .dtype = dtype)};
+        double scores = (double)(samples * heads) * (double)rows * (double)rows / 2;
+        snprintf(name, sizeof name, "attention %lld x 16 x %lld %s", (long long)batch, (long long)length,
+                 shard_dtype_name(dtype));
+        print_line(name, measure(run_attention, &a), floor_of(0, 7.0 * 2.0 * scores * (double)features, false, dtype));
+    }
+    shard_trim_memory(m.device);
+}
+
 /* ---- ResNet-50 ---- */
 
 static void bench_resnet(bool tf32, shard_dtype dtype)
@@ -490,6 +528,9 @@ static void bench_all(bool heads)
         for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
             bench_head(classes[i], kinds[k].tf32, kinds[k].dtype);
     bench_steps();
+    bench_attention(16, 1024, SHARD_BFLOAT16);
+    bench_attention(2, 8192, SHARD_BFLOAT16);
+    bench_attention(16, 1024, SHARD_FLOAT32);
     for (int i = 0; i < 2; i++)
         bench_resnet(kinds[i].tf32, kinds[i].dtype);
 }

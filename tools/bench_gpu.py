@@ -189,6 +189,21 @@ def steps(bench):
     bench.report("gradient norm float32", "eager", lambda: torch.linalg.vector_norm(parameter.grad))
 
 
+def attention(bench, batch, length, kind):
+    """Forward and backward with a causal mask, 16 heads of 64 features."""
+    name = f"attention {batch} x 16 x {length} {kind}"
+    if bench.has(name, "eager"):
+        return
+    query, key, value = (torch.randn(batch, 16, length, 64, device="cuda").to(KINDS[kind]).requires_grad_() for _ in range(3))
+    dy = torch.randn(batch, 16, length, 64, device="cuda").to(KINDS[kind])
+
+    def run():
+        functional.scaled_dot_product_attention(query, key, value, is_causal=True).backward(dy)
+        query.grad = key.grad = value.grad = None
+
+    bench.report(name, "eager", run)
+
+
 def resnet50(bench, kind, way):
     """float32 with TF32, or bfloat16 as bench_gpu.c has it: weights and values in bfloat16, norms in float32."""
     if bench.has(f"resnet50 step {kind}", way):
@@ -230,6 +245,9 @@ def all_of(bench):
         free()
     steps(bench)
     free()
+    for batch, length, kind in (16, 1024, "bfloat16"), (2, 8192, "bfloat16"), (16, 1024, "float32"):
+        attention(bench, batch, length, kind)
+        free()
     resnet50(bench, "tf32", "eager")
     free()
     for classes in (125000, 125001, 15625, 250000):

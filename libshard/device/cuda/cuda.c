@@ -76,6 +76,7 @@ static shard_status start(opened *device, int ordinal)
     SHARD_TRY(check_pools(ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
+    cuda->attention_workspace = (size_t)64 << 20; /* of some thousand tiles, which keep a GPU busy */
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));
     *cuda->fault = (shard_cuda_fault){0};

@@ -1,5 +1,6 @@
 /*
- * Scaled dot product attention in tiles of SIDE x SIDE scores, which are in shared memory alone.
+ * Scaled dot product attention in tiles of SIDE x SIDE scores, which are in shared memory alone: of float32 and float64, and of
+ * the 16-bit types where cuDNN has not got it.
  *
  * A block computes SIDE rows of a result, or of a gradient, for some columns: it goes over the tiles of the other operand's
  * rows, computes the scores in registers, and multiplies them by those rows. A gradient is computed by one block from the
@@ -7,6 +8,8 @@
  * (y, x) has rows 4 y to 4 y + 3, the columns 4 x to 4 x + 3 of a tile of scores, and columns x, x + 16, ... of the result.
  */
 #include "device/cuda/exp_sum.cuh"
+
+#include "device/cuda/cuda_attention.h"
 
 using namespace shard;
 
@@ -251,6 +254,10 @@ static shard_status by_columns(Attention<T> &form, int64_t heads, int64_t rows, 
 shard_status shard_cuda_attention(shard_device *device, const shard_attention_shape *s, const void *query, const void *key,
                                   const void *value, void *y, double *lse, shard_dtype dtype)
 {
+    bool there;
+    SHARD_TRY(shard_cuda_dnn_attention(device, s, query, key, value, y, lse, dtype, &there));
+    if (there)
+        return SHARD_OK;
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
         Attention<T> form = {*s, (const T *)query, (const T *)key, (const T *)value, NULL, NULL, NULL, NULL, 0, 0};
@@ -362,6 +369,10 @@ shard_status shard_cuda_attention_backward(shard_device *device, const shard_att
                                            const void *key, const void *value, const void *y, const double *lse, const void *dy,
                                            void *dquery, void *dkey, void *dvalue, shard_dtype dtype)
 {
+    bool there;
+    SHARD_TRY(shard_cuda_dnn_attention_backward(device, s, query, key, value, y, lse, dy, dquery, dkey, dvalue, dtype, &there));
+    if (there)
+        return SHARD_OK;
     int64_t rows = s->batch * s->heads * s->queries;
     size_t bytes = (size_t)(rows + 1) * sizeof(double);
     double *term = (double *)shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);

@@ -1,6 +1,6 @@
 /* Convolutions: selects the way each of them is computed. */
 #include "device/cuda/cuda_blas.h"
-#include "device/cuda/cuda_dnn.h"
+#include "device/cuda/cuda_conv2d.h"
 
 static int64_t x_count(const shard_conv_shape *s)
 {

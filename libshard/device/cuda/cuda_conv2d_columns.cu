@@ -11,7 +11,7 @@
 #include "device/cuda/kernel.cuh"
 
 #include "device/cuda/cuda_blas.h"
-#include "device/cuda/cuda_dnn.h"
+#include "device/cuda/cuda_conv2d.h"
 
 using namespace shard;
 

@@ -2,18 +2,13 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "device/cuda/cuda_cache.h"
 #include "device/cuda/cuda_room.h"
 
-#include <cudnn.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { X = 1, WEIGHT, Y };      /* the tensors' names in a graph */
-enum { MOST_DESCRIPTORS = 16 }; /* of one graph */
-enum { ALIGNMENT = 16 };        /* that engines can make use of */
 #define MOST_WORKSPACE ((int64_t)2 << 30)
 
 struct shard_cuda_dnn {
@@ -40,7 +35,7 @@ typedef struct engine {
     choice choice;
 } engine;
 
-/* A convolution's engines; the one before `next` is in use, and those before that one have failed. */
+/* A graph's engines; the one before `next` is in use, and those before that one have failed. */
 typedef struct plan {
     engine *engines;
     int64_t count, next;
@@ -118,127 +113,21 @@ static shard_status open_dnn(shard_device *device, struct shard_cuda_dnn **dnn)
     return SHARD_OK;
 }
 
-/* ---- descriptors ---- */
+/* ---- graphs ---- */
 
-/* Descriptors as they are made, one after the other; the first failure stays. */
-typedef struct graph {
-    cudnnStatus_t status;
-    int count;
-    cudnnBackendDescriptor_t made[MOST_DESCRIPTORS];
-} graph;
-
-static cudnnBackendDescriptor_t begin(graph *g, cudnnBackendDescriptorType_t type)
-{
-    cudnnBackendDescriptor_t descriptor = NULL;
-    if (g->status == CUDNN_STATUS_SUCCESS)
-        g->status = cudnnBackendCreateDescriptor(type, &descriptor);
-    if (g->status == CUDNN_STATUS_SUCCESS)
-        g->made[g->count++] = descriptor;
-    return descriptor;
-}
-
-static void set(graph *g, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                int64_t count, const void *values)
-{
-    if (g->status == CUDNN_STATUS_SUCCESS)
-        g->status = cudnnBackendSetAttribute(descriptor, name, type, count, values);
-}
-
-static void finish(graph *g, cudnnBackendDescriptor_t descriptor)
-{
-    if (g->status == CUDNN_STATUS_SUCCESS)
-        g->status = cudnnBackendFinalize(descriptor);
-}
-
-static void destroy_graph(graph *g)
+static void destroy_graph(shard_cuda_dnn_graph *g)
 {
     for (int i = 0; i < g->count; i++)
         cudnnBackendDestroyDescriptor(g->made[i]);
 }
 
-static cudnnDataType_t type_of(shard_dtype dtype)
+static cudnnBackendDescriptor_t describe(shard_cuda_dnn_graph *g, cudnnHandle_t handle, const shard_cuda_dnn_call *c)
 {
-    return dtype == SHARD_BFLOAT16 ? CUDNN_DATA_BFLOAT16 : dtype == SHARD_FLOAT16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT;
-}
-
-/* Images [n, h, w, c], named in cuDNN's order n, c, h, w; weights are o images. */
-static cudnnBackendDescriptor_t describe_images(graph *g, int64_t name, int64_t n, int64_t h, int64_t w, int64_t c,
-                                                shard_dtype dtype, int64_t alignment)
-{
-    cudnnDataType_t type = type_of(dtype);
-    cudnnBackendDescriptor_t images = begin(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    set(g, images, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name);
-    set(g, images, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(g, images, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    set(g, images, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, (const int64_t[]){n, c, h, w});
-    set(g, images, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, (const int64_t[]){h * w * c, 1, w * c, c});
-    finish(g, images);
-    return images;
-}
-
-static cudnnBackendDescriptor_t describe_windows(graph *g, const shard_conv_shape *s)
-{
-    cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    int64_t dimensions = 2, pads[] = {s->pad_h, s->pad_w}, strides[] = {s->stride_h, s->stride_w},
-            dilations[] = {s->dilation_h, s->dilation_w};
-    cudnnBackendDescriptor_t windows = begin(g, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dimensions);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, pads);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, pads);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, strides);
-    set(g, windows, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations);
-    finish(g, windows);
-    return windows;
-}
-
-/* The names of the three operations' attributes. */
-static const struct {
-    cudnnBackendDescriptorType_t type;
-    cudnnBackendAttributeName_t windows, x, weight, y, alpha, beta;
-} operations[] = {
-    [SHARD_CUDA_CONV_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
-                                 CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-    [SHARD_CUDA_CONV_BACKWARD_DATA] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
-                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-                                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-    [SHARD_CUDA_CONV_BACKWARD_WEIGHT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
-                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                                         CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
-};
-
-/* The channels of the images and of the weights determine the groups. */
-static cudnnBackendDescriptor_t describe(graph *g, cudnnHandle_t handle, const shard_cuda_conv *c)
-{
-    const shard_conv_shape *s = c->shape;
-    cudnnBackendDescriptor_t x = describe_images(g, X, s->n, s->h, s->w, s->c, c->dtype, shard_cuda_alignment(c->x, ALIGNMENT));
-    cudnnBackendDescriptor_t weight =
-        describe_images(g, WEIGHT, s->o, s->kh, s->kw, s->c / s->groups, c->dtype, shard_cuda_alignment(c->weight, ALIGNMENT));
-    cudnnBackendDescriptor_t y = describe_images(g, Y, s->n, s->oh, s->ow, s->o, c->dtype, shard_cuda_alignment(c->y, ALIGNMENT));
-    cudnnBackendDescriptor_t windows = describe_windows(g, s), operation = begin(g, operations[c->kind].type);
-    float alpha = 1, beta = c->accumulate ? 1 : 0;
-    set(g, operation, operations[c->kind].windows, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &windows);
-    set(g, operation, operations[c->kind].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x);
-    set(g, operation, operations[c->kind].weight, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &weight);
-    set(g, operation, operations[c->kind].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y);
-    set(g, operation, operations[c->kind].alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
-    set(g, operation, operations[c->kind].beta, CUDNN_TYPE_FLOAT, 1, &beta);
-    finish(g, operation);
-    cudnnBackendDescriptor_t whole = begin(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &operation);
-    finish(g, whole);
+    c->describe(g, c->of);
+    cudnnBackendDescriptor_t whole = shard_cuda_dnn_begin(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    shard_cuda_dnn_set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    shard_cuda_dnn_set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->operation_count, g->operations);
+    shard_cuda_dnn_finish(g, whole);
     return whole;
 }
 
@@ -300,11 +189,11 @@ static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBacken
                                                cudnnStatus_t *status)
 {
     int64_t count = 0;
-    graph g = {0};
-    cudnnBackendDescriptor_t execution = begin(&g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    set(&g, execution, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    set(&g, execution, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
-    finish(&g, execution);
+    shard_cuda_dnn_graph g = {0};
+    cudnnBackendDescriptor_t execution = shard_cuda_dnn_begin(&g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    shard_cuda_dnn_set(&g, execution, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    shard_cuda_dnn_set(&g, execution, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
+    shard_cuda_dnn_finish(&g, execution);
     if (g.status == CUDNN_STATUS_SUCCESS)
         g.status =
             cudnnBackendGetAttribute(execution, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, workspace);
@@ -319,7 +208,7 @@ static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBacken
 
 /* A heuristic, and how many configurations it names; none if it has not got such a graph. */
 typedef struct advice {
-    graph asked;
+    shard_cuda_dnn_graph asked;
     cudnnBackendDescriptor_t heuristic;
     int64_t named;
 } advice;
@@ -327,10 +216,10 @@ typedef struct advice {
 static advice ask(cudnnBackendDescriptor_t whole, cudnnBackendHeurMode_t mode)
 {
     advice a = {0};
-    a.heuristic = begin(&a.asked, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    set(&a.asked, a.heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &whole);
-    set(&a.asked, a.heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    finish(&a.asked, a.heuristic);
+    a.heuristic = shard_cuda_dnn_begin(&a.asked, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    shard_cuda_dnn_set(&a.asked, a.heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &whole);
+    shard_cuda_dnn_set(&a.asked, a.heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    shard_cuda_dnn_finish(&a.asked, a.heuristic);
     if (a.asked.status != CUDNN_STATUS_SUCCESS ||
         cudnnBackendGetAttribute(a.heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &a.named, NULL) !=
             CUDNN_STATUS_SUCCESS)
@@ -386,30 +275,22 @@ static shard_status add_engines(plan *p, cudnnBackendDescriptor_t whole, shard_d
     return fits ? SHARD_OK : SHARD_ERROR_MEMORY;
 }
 
-static shard_cuda_key key_of(const shard_cuda_conv *c, bool allow_tf32)
-{
-    const shard_conv_shape *s = c->shape;
-    int64_t alignments = shard_cuda_alignment(c->x, ALIGNMENT) | shard_cuda_alignment(c->weight, ALIGNMENT) << 8 |
-                         shard_cuda_alignment(c->y, ALIGNMENT) << 16;
-    return (shard_cuda_key){{(int64_t)c->kind << 8 | (int64_t)c->dtype << 2 | c->accumulate << 1 | allow_tf32, alignments, s->n,
-                             s->h, s->w, s->c, s->o, s->kh, s->kw, s->oh, s->ow, s->stride_h, s->stride_w, s->pad_h, s->pad_w,
-                             s->dilation_h, s->dilation_w, s->groups}};
-}
-
 /* Without engines if cuDNN has not got such a graph. NULL with the error set. */
-static plan *make_plan(cudnnHandle_t handle, const shard_cuda_conv *c, bool allow_tf32)
+static plan *make_plan(cudnnHandle_t handle, const shard_cuda_dnn_call *c, bool allow_tf32)
 {
     plan *p = shard_calloc(1, sizeof *p);
     if (!p)
         return NULL;
-    graph g = {0};
+    shard_cuda_dnn_graph g = {0};
     cudnnBackendDescriptor_t whole = describe(&g, handle, c);
     cudnnStatus_t category = CUDNN_STATUS_CATEGORY(g.status);
     shard_status status = SHARD_OK;
     if (g.status == CUDNN_STATUS_SUCCESS)
         status = add_engines(p, whole, c->dtype, allow_tf32);
-    else if (category != CUDNN_STATUS_NOT_SUPPORTED && !(c->accumulate && category == CUDNN_STATUS_BAD_PARAM))
+    else if (category != CUDNN_STATUS_NOT_SUPPORTED && !(c->optional && category == CUDNN_STATUS_BAD_PARAM))
         status = check(g.status, "cudnnBackendFinalize");
+    else
+        shard_log_message(SHARD_LOG_DEBUG, "cuda: cuDNN has no graph for %s: %s", c->name(c->of), text_of(g.status));
     destroy_graph(&g);
     if (status == SHARD_OK)
         return p;
@@ -417,10 +298,12 @@ static plan *make_plan(cudnnHandle_t handle, const shard_cuda_conv *c, bool allo
     return NULL;
 }
 
-static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, const shard_cuda_conv *c, plan **found)
+static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, const shard_cuda_dnn_call *c, plan **found)
 {
     bool allow_tf32 = c->dtype == SHARD_FLOAT32 && device->allow_tf32;
-    shard_cuda_key key = key_of(c, allow_tf32);
+    shard_cuda_key key = c->key;
+    key.word[SHARD_CUDA_KEY_WORDS - 2] = (int64_t)(intptr_t)c->describe;
+    key.word[SHARD_CUDA_KEY_WORDS - 1] = allow_tf32;
     void **kept = shard_cuda_cache_find(&dnn->plans, &key);
     if (!*kept)
         *kept = make_plan(dnn->handle, c, allow_tf32);
@@ -429,17 +312,6 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
 }
 
 /* ---- logging ---- */
-
-static const char *name_of(const shard_cuda_conv *c)
-{
-    static _Thread_local char text[160];
-    static const char *const kinds[] = {"forward", "backward of the data", "backward of the weights"};
-    const shard_conv_shape *s = c->shape;
-    snprintf(text, sizeof text, "(%s, %s, %lld channels to %lld in %lld groups, kernel %lld x %lld)", kinds[c->kind],
-             shard_dtype_name(c->dtype), (long long)s->c, (long long)s->o, (long long)s->groups, (long long)s->kh,
-             (long long)s->kw);
-    return text;
-}
 
 /* The set bits' names after the other, "none" without. */
 static const char *list(char *text, size_t room, unsigned bits, int count, const char *const *names)
@@ -452,7 +324,7 @@ static const char *list(char *text, size_t room, unsigned bits, int count, const
     return text;
 }
 
-static void log_engine(const engine *e, const shard_cuda_conv *c, int64_t workspace)
+static void log_engine(const engine *e, const shard_cuda_dnn_call *c, int64_t workspace)
 {
     static const char *const numerical[] = {
         [CUDNN_NUMERICAL_NOTE_TENSOR_CORE] = "TENSOR_CORE",
@@ -470,55 +342,53 @@ static void log_engine(const engine *e, const shard_cuda_conv *c, int64_t worksp
                                            "REQUIRES_BIAS_INT8x32_REORDER", "SUPPORTS_CUDA_GRAPH_NATIVE_API",
                                            "CUBLASLT_DEPENDENCY"};
     char of_numbers[200], of_behavior[200];
-    shard_log_message(
-        SHARD_LOG_DEBUG,
-        "cuda: cuDNN: a convolution %s is computed by engine %lld (numerical notes %s; behavior notes %s), %lld bytes "
-        "of workspace",
-        name_of(c), (long long)e->index,
-        list(of_numbers, sizeof of_numbers, e->numerical, sizeof numerical / sizeof *numerical, numerical),
-        list(of_behavior, sizeof of_behavior, e->behavior, sizeof behavior / sizeof *behavior, behavior), (long long)workspace);
+    shard_log_message(SHARD_LOG_DEBUG,
+                      "cuda: cuDNN: %s is computed by engine %lld (numerical notes %s; behavior notes %s), %lld bytes "
+                      "of workspace",
+                      c->name(c->of), (long long)e->index,
+                      list(of_numbers, sizeof of_numbers, e->numerical, sizeof numerical / sizeof *numerical, numerical),
+                      list(of_behavior, sizeof of_behavior, e->behavior, sizeof behavior / sizeof *behavior, behavior),
+                      (long long)workspace);
     static bool warned;
     if (e->choice == REDUCED_PRECISION && !warned) {
         warned = true;
-        shard_log_message(
-            SHARD_LOG_WARN,
-            "cuda: cuDNN has a convolution %s with sums of reduced precision only; this and others like it are computed "
-            "so (SHARD_LOG=debug names each)",
-            name_of(c));
+        shard_log_message(SHARD_LOG_WARN,
+                          "cuda: cuDNN has %s with sums of reduced precision only; this and others like it are computed "
+                          "so (SHARD_LOG=debug names each)",
+                          c->name(c->of));
     }
 }
 
 /* That engines are not there for a shape is usual; that one fails otherwise is not. */
-static void log_failure(const plan *p, const shard_cuda_conv *c, bool usual, const char *why)
+static void log_failure(const plan *p, const shard_cuda_dnn_call *c, bool usual, const char *why)
 {
     shard_log_message(usual ? SHARD_LOG_DEBUG : SHARD_LOG_WARN,
-                      "cuda: cuDNN: engine %lld fails to compute a convolution %s and is not tried again: %s",
-                      (long long)p->engines[p->next - 1].index, name_of(c), why);
+                      "cuda: cuDNN: engine %lld fails to compute %s and is not tried again: %s",
+                      (long long)p->engines[p->next - 1].index, c->name(c->of), why);
 }
 
-static void log_refused(const shard_cuda_conv *c)
+static void log_refused(const shard_cuda_dnn_call *c)
 {
-    shard_log_message(SHARD_LOG_WARN,
-                      "cuda: cuDNN refuses a convolution %s: it is computed as products of windows, which is slower", name_of(c));
+    shard_log_message(SHARD_LOG_WARN, "cuda: cuDNN refuses %s: it is computed %s, which is slower", c->name(c->of), c->instead);
 }
 
 /* ---- running ---- */
 
-static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cuda_conv *c, void *workspace)
+static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cuda_dnn_call *c, void *workspace)
 {
-    graph g = {0};
-    cudnnBackendDescriptor_t pack = begin(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, (const int64_t[]){X, WEIGHT, Y});
-    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, (void *const[]){c->x, c->weight, c->y});
-    set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    finish(&g, pack);
+    shard_cuda_dnn_graph g = {0};
+    cudnnBackendDescriptor_t pack = shard_cuda_dnn_begin(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    shard_cuda_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, c->count, c->names);
+    shard_cuda_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, c->count, c->data);
+    shard_cuda_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    shard_cuda_dnn_finish(&g, pack);
     if (g.status == CUDNN_STATUS_SUCCESS)
         g.status = cudnnBackendExecute(handle, p->execution, pack);
     destroy_graph(&g);
     return g.status;
 }
 
-static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv *c)
+static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_dnn_call *c)
 {
     while (!p->execution && p->next < p->count) {
         cudnnStatus_t status;
@@ -530,7 +400,7 @@ static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_conv 
 }
 
 /* Runs the plan's current engine; *computed unless it fails. An error is one that no engine could avoid. */
-static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_conv *c, bool *computed,
+static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_dnn_call *c, bool *computed,
                                bool *begun)
 {
     bool fine = shard_last_status() == SHARD_OK;
@@ -556,7 +426,7 @@ static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan 
     return SHARD_OK;
 }
 
-static shard_status convolve(shard_device *device, const shard_cuda_conv *c, bool *there)
+static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool *there)
 {
     struct shard_cuda_dnn *dnn = NULL;
     plan *p;
@@ -578,10 +448,10 @@ static shard_status convolve(shard_device *device, const shard_cuda_conv *c, boo
     return SHARD_OK;
 }
 
-shard_status shard_cuda_dnn_convolve(shard_device *device, const shard_cuda_conv *c, bool *there)
+shard_status shard_cuda_dnn_run(shard_device *device, const shard_cuda_dnn_call *c, bool *there)
 {
     pthread_mutex_lock(&lock);
-    shard_status status = convolve(device, c, there);
+    shard_status status = run(device, c, there);
     pthread_mutex_unlock(&lock);
     return status;
 }

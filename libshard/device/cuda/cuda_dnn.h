@@ -1,5 +1,6 @@
 /*
- * Convolutions by cuDNN's graph API on the device's stream, in channels-last.
+ * Computations by cuDNN's graph API on the device's stream: convolutions (cuda_dnn_conv2d.c) and attention
+ * (cuda_dnn_attention.c).
  *
  * Invariants: only engines whose notes say that they give the same bits in every run and
  * take float32 as it is, unless the device allows TF32; never by measuring. In this order,
@@ -18,32 +19,32 @@
 #define SHARD_DEVICE_CUDA_DNN_H
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/cuda_cache.h"
+#include "device/cuda/cuda_dnn_graph.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum shard_cuda_conv_kind {
-    SHARD_CUDA_CONV_FORWARD,         /* y from x, weight */
-    SHARD_CUDA_CONV_BACKWARD_DATA,   /* x from weight, y */
-    SHARD_CUDA_CONV_BACKWARD_WEIGHT, /* weight from x, y */
-} shard_cuda_conv_kind;
+enum { SHARD_CUDA_DNN_TENSORS = 16 }; /* the most in memory of a graph */
 
-/* No array is empty. */
-typedef struct shard_cuda_conv {
-    shard_cuda_conv_kind kind;
-    const shard_conv_shape *shape;
+/* A computation: a graph, and the memory of its tensors. */
+typedef struct shard_cuda_dnn_call {
+    void (*describe)(shard_cuda_dnn_graph *, const void *of); /* adds the operations */
+    const char *(*name)(const void *of);                      /* for messages, with its article */
+    const char *instead;                                      /* how it is computed where cuDNN refuses it, for messages */
+    const void *of;
+    shard_cuda_key key; /* all that what is described depends on; the last two words are 0 */
     shard_dtype dtype;
-    bool accumulate; /* the result is added to y, x or weight */
-    void *x, *weight, *y;
-} shard_cuda_conv;
+    bool accumulate; /* the result is added to what is there: the caller begins again after an engine that failed in it */
+    bool optional;   /* cuDNN may take the graph for wrong, and refuses it then */
+    int64_t count;   /* of the tensors in memory */
+    int64_t names[SHARD_CUDA_DNN_TENSORS];
+    void *data[SHARD_CUDA_DNN_TENSORS]; /* of numbers that are passed by value, on the host */
+} shard_cuda_dnn_call;
 
-/* With weights [o, kh, kw, c / groups]. *there tells whether cuDNN has it. */
-shard_status shard_cuda_dnn_convolve(shard_device *device, const shard_cuda_conv *, bool *there);
-
-/* Any convolution of float32 or float64, with weights as the table's, as products of
- * matrices of the images' windows; cuda_conv2d_columns.cu. */
-shard_status shard_cuda_conv2d_columns(shard_device *device, const shard_cuda_conv *);
+/* *there tells whether cuDNN has it. */
+shard_status shard_cuda_dnn_run(shard_device *device, const shard_cuda_dnn_call *, bool *there);
 
 #ifdef __cplusplus
 }

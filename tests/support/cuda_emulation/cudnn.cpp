@@ -1,5 +1,5 @@
 /*
- * Stand-in for cuDNN's graph API: one convolution a graph.
+ * Stand-in for cuDNN's graph API: one convolution a graph, or the operations of attention.
  *
  * A descriptor keeps its attributes as they are set, and what it refers to; which it
  * has, of what type and how many, is a table. cuDNN's rules are checked when it is
@@ -13,11 +13,13 @@
 
 #include "convolution.h"
 #include "emulation.h"
+#include "operations.h"
 #include "products.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <vector>
@@ -43,14 +45,16 @@ struct Descriptor {
     std::map<int, std::vector<int64_t>> numbers; /* also enums and pointers */
     std::map<int, float> factors;
     std::map<int, Reference> parts;
+    std::vector<Reference> operations; /* of a graph; parts has the first one */
     int engine = -1; /* of an engine, a configuration, a plan */
     bool destroyed = false;
 };
 
-/* An attribute: whose, which, of what type, least and greatest number of elements. */
+/* An attribute: whose, which, of what type, least and greatest number of elements, whether it may be left out. */
 struct Rule {
     int owner, name, type;
     int64_t least, most;
+    bool optional = false;
 };
 
 const Rule rules[] = {
@@ -59,6 +63,31 @@ const Rule rules[] = {
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1},
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, 4},
     {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, 4},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1, true},
+    {CUDNN_BACKEND_TENSOR_DESCRIPTOR, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, 1, true},
+    {CUDNN_BACKEND_MATMUL_DESCRIPTOR, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1},
+    {CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_ATTR_OPERATION_MATMUL_ADESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_ATTR_OPERATION_MATMUL_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_ATTR_OPERATION_MATMUL_CDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, 1},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, 1},
+    {CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, 1, true},
+    {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+     1},
+    {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1,
+     true},
+    {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1,
+     true},
+    {CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, 1},
+    {CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1},
+    {CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, CUDNN_ATTR_OPERATION_REDUCTION_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1},
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1},
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, 1},
@@ -67,7 +96,7 @@ const Rule rules[] = {
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, 2},
     {CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, 2},
     {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1},
-    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
+    {CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 50},
     {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1},
     {CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1},
     {CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, 1},
@@ -142,7 +171,7 @@ cudnnStatus_t refuse(cudnnStatus_t status, const char *why)
 cudnnStatus_t check_complete(const Descriptor &d)
 {
     for (const Rule &rule : rules)
-        if (rule.owner == d.type && !d.numbers.count(rule.name) && !d.parts.count(rule.name))
+        if (rule.owner == d.type && !rule.optional && !d.numbers.count(rule.name) && !d.parts.count(rule.name))
             return refuse(CUDNN_STATUS_BAD_PARAM, "an attribute is missing");
     const Operation *operation = operation_of(d.type);
     for (int i = 0; operation && i < 6; i++)
@@ -230,16 +259,25 @@ struct Engine {
 };
 
 /* ODD and STRANGE refuse when their plan is finalized, LATE when it is executed. */
-enum { COMPILED, COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN };
+enum { COMPILED, COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN, ATTENTION };
 const Engine engines[] = {
     {"compiled", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}, true, true, true, true, 16, 1},
-    {"coarse", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}, {}, true, true, false, true, 16, 1},
+    {"coarse",
+     {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION},
+     {},
+     true,
+     true,
+     false,
+     true,
+     16,
+     1},
     {"noisy", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, {}, true, true, true, false, 16, 1},
     {"odd", {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP}, {}, true, true, true, true, 4, 15},
     {"strange", {}, {}, true, true, true, true, 4, 15},
     {"late", {}, {}, true, true, true, true, 4, 2},
     {"fast", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {}, true, true, true, true, 16, 1},
     {"plain", {}, {}, false, false, true, true, 4, 1},
+    {"attention", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}, true, true, false, true, 16, 1},
 };
 
 /* ABSENT: no heuristic names it; PREREQUISITE: at finalizing, as without NVRTC; WORKSPACE: it
@@ -292,11 +330,128 @@ bool takes(const Engine &engine, Descriptor &operation)
     return true;
 }
 
+/* ---- attention ---- */
+
+int64_t number_of(Descriptor &d, int name)
+{
+    return d.numbers.count(name) ? d.numbers[name][0] : 0;
+}
+
+struct Graph {
+    std::vector<Tensor> tensors;
+    std::vector<Reference> described; /* by which descriptor */
+    std::vector<GraphOperation> operations;
+    int64_t products = 0;
+};
+
+/* The tensor's number in the graph, one more if it is new; -1 without. */
+int tensor_in(Graph &graph, Descriptor &operation, int name)
+{
+    if (!operation.parts.count(name))
+        return -1;
+    Reference reference = operation.parts[name];
+    for (size_t i = 0; i < graph.described.size(); i++)
+        if (graph.described[i]->numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID] == reference->numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID])
+            return (int)i;
+    Tensor t = {};
+    for (size_t i = 0; i < 4; i++) {
+        t.size[i] = reference->numbers[CUDNN_ATTR_TENSOR_DIMENSIONS][i];
+        t.stride[i] = reference->numbers[CUDNN_ATTR_TENSOR_STRIDES][i];
+    }
+    t.type = (cudnnDataType_t)reference->numbers[CUDNN_ATTR_TENSOR_DATA_TYPE][0];
+    t.in_memory = !number_of(*reference, CUDNN_ATTR_TENSOR_IS_VIRTUAL) && !number_of(*reference, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
+    graph.tensors.push_back(t);
+    graph.described.push_back(reference);
+    return (int)graph.tensors.size() - 1;
+}
+
+Graph graph_of(Descriptor &whole)
+{
+    Graph graph;
+    for (Reference &reference : whole.operations) {
+        Descriptor &d = *reference;
+        GraphOperation o = {};
+        o.other = o.mask = -1;
+        switch (d.type) {
+        case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+            o.kind = GraphOperation::MATMUL;
+            o.x = tensor_in(graph, d, CUDNN_ATTR_OPERATION_MATMUL_ADESC);
+            o.other = tensor_in(graph, d, CUDNN_ATTR_OPERATION_MATMUL_BDESC);
+            o.result = tensor_in(graph, d, CUDNN_ATTR_OPERATION_MATMUL_CDESC);
+            graph.products++;
+            break;
+        case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: {
+            Descriptor &function = *d.parts[CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR];
+            o.kind = GraphOperation::POINTWISE;
+            o.mode = (cudnnPointwiseMode_t)number_of(function, CUDNN_ATTR_POINTWISE_MODE);
+            o.axis = number_of(function, CUDNN_ATTR_POINTWISE_AXIS);
+            o.x = tensor_in(graph, d, CUDNN_ATTR_OPERATION_POINTWISE_XDESC);
+            o.other = tensor_in(graph, d, CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
+            o.mask = tensor_in(graph, d, CUDNN_ATTR_OPERATION_POINTWISE_TDESC);
+            o.result = tensor_in(graph, d, CUDNN_ATTR_OPERATION_POINTWISE_YDESC);
+            break;
+        }
+        case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+            o.kind = GraphOperation::REDUCTION;
+            o.reduction =
+                (cudnnReduceTensorOp_t)number_of(*d.parts[CUDNN_ATTR_OPERATION_REDUCTION_DESC], CUDNN_ATTR_REDUCTION_OPERATOR);
+            o.x = tensor_in(graph, d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
+            o.result = tensor_in(graph, d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+            break;
+        default:
+            o.kind = GraphOperation::RESHAPE;
+            o.x = tensor_in(graph, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
+            o.result = tensor_in(graph, d, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
+        }
+        graph.operations.push_back(o);
+    }
+    return graph;
+}
+
+bool is_attention(Descriptor &whole)
+{
+    return whole.operations.size() > 1;
+}
+
+/* As cuDNN's engines: operands of 16 bits, and features in eights. */
+bool takes_attention(Descriptor &whole)
+{
+    Graph graph = graph_of(whole);
+    for (size_t i = 0; i < graph.tensors.size(); i++) {
+        const Tensor &t = graph.tensors[i];
+        if (!t.in_memory)
+            continue;
+        int64_t features = t.size[t.stride[3] == 1 ? 3 : 2];
+        if (t.type == CUDNN_DATA_FLOAT ? t.size[3] != 1 : features % 8 != 0)
+            return false;
+        if (graph.described[i]->numbers[CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT][0] < engines[ATTENTION].aligned)
+            return false;
+    }
+    return graph.products == 2 || graph.products == 5;
+}
+
+/* The backward stores the gradients of the scores. */
+int64_t workspace_of_attention(Descriptor &whole)
+{
+    Graph graph = graph_of(whole);
+    int64_t most = 0;
+    for (const Tensor &t : graph.tensors)
+        if (!t.in_memory && t.type == CUDNN_DATA_FLOAT)
+            most = std::max(most, t.size[0] * t.size[1] * t.size[2] * t.size[3]);
+    return graph.products == 5 ? 2 * most : 0;
+}
+
 std::vector<int> engines_for(Descriptor &heuristic)
 {
-    Descriptor &operation = operation_in(*heuristic.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH]);
+    Descriptor &whole = *heuristic.parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
     bool fallback = heuristic.numbers[CUDNN_ATTR_ENGINEHEUR_MODE][0] == CUDNN_HEUR_MODE_FALLBACK;
     std::vector<int> found;
+    if (is_attention(whole)) {
+        if (!fallback && fault_of(ATTENTION) != ABSENT && takes_attention(whole))
+            found.push_back(ATTENTION);
+        return found;
+    }
+    Descriptor &operation = operation_in(whole);
     for (int i = COMPILED; i <= PLAIN; i++)
         if (engines[i].heuristic != fallback && fault_of(i) != ABSENT && takes(engines[i], operation))
             found.insert(found.end(), (size_t)engines[i].named, i);
@@ -308,6 +463,8 @@ int64_t workspace_of(Descriptor &plan)
     Descriptor &graph = *plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
     if (fault_of(plan.engine) == WORKSPACE)
         return LARGE_WORKSPACE;
+    if (is_attention(graph))
+        return workspace_of_attention(graph);
     return operation_of(operation_in(graph).type)->kind == Convolution::FORWARD ? 0 : 4096;
 }
 
@@ -372,7 +529,8 @@ void *data_of(Descriptor &pack, Descriptor &tensor, cudnnStatus_t *status)
             void *data = (void *)pack.numbers[CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS][i];
             if (!data)
                 *status = refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a tensor without data");
-            else if ((uintptr_t)data % (uintptr_t)tensor.numbers[CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT][0] != 0)
+            else if (!number_of(tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE) &&
+                     (uintptr_t)data % (uintptr_t)tensor.numbers[CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT][0] != 0)
                 *status = refuse(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "data that is not aligned as was said");
             return data;
         }
@@ -380,9 +538,45 @@ void *data_of(Descriptor &pack, Descriptor &tensor, cudnnStatus_t *status)
     return nullptr;
 }
 
+/* Enqueues the graph's operations; `failed` is the status of an engine that fails after them. */
+cudnnStatus_t attend(cudnnHandle_t handle, Descriptor &whole, Descriptor &pack, void *workspace, size_t workspace_bytes,
+                     cudnnStatus_t failed)
+{
+    Graph graph = graph_of(whole);
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    for (size_t i = 0; i < graph.tensors.size(); i++) {
+        Tensor &t = graph.tensors[i];
+        Descriptor &d = *graph.described[i];
+        if (number_of(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL))
+            continue;
+        void *data = data_of(pack, d, &status);
+        if (status != CUDNN_STATUS_SUCCESS)
+            return status;
+        if (t.in_memory)
+            t.data = data;
+        else
+            t.values = {t.type == CUDNN_DATA_INT32 ? (float)*(const int32_t *)data : *(const float *)data};
+    }
+    std::vector<Tensor> tensors = graph.tensors;
+    std::vector<GraphOperation> operations = graph.operations;
+    cudaError_t error = enqueue(handle->stream, "cudnnBackendExecute", [=] {
+        check_range(workspace, workspace_bytes);
+        for (const Tensor &t : tensors)
+            if (t.in_memory)
+                check_range(t.data, span(t));
+        run_operations(tensors, operations);
+    });
+    return error == cudaSuccess ? failed : CUDNN_STATUS_EXECUTION_FAILED;
+}
+
 } // namespace
 
 /* ---- the calls ---- */
+
+size_t cudnnGetVersion(void)
+{
+    return CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100 + CUDNN_PATCHLEVEL;
+}
 
 const char *cudnnGetErrorString(cudnnStatus_t status)
 {
@@ -475,11 +669,15 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
         if (!descriptor_of(part)->final)
             return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a descriptor that is not finalized is used");
         d.parts[attributeName] = *(Reference *)part;
+        for (int64_t i = 0; d.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR && i < elementCount; i++)
+            d.operations.push_back(*(Reference *)((cudnnBackendDescriptor_t *)arrayOfElements)[i]);
     } else if (attributeType == CUDNN_TYPE_FLOAT) {
         d.factors[attributeName] = *(const float *)arrayOfElements;
     } else {
         std::vector<int64_t> values;
-        for (int64_t i = 0; i < elementCount; i++)
+        for (int64_t i = 0; i < elementCount && attributeType == CUDNN_TYPE_BOOLEAN; i++)
+            values.push_back(((const bool *)arrayOfElements)[i]);
+        for (int64_t i = 0; i < elementCount && attributeType != CUDNN_TYPE_BOOLEAN; i++)
             values.push_back(element_size(attributeType) == 8 ? ((const int64_t *)arrayOfElements)[i] : ((const int *)arrayOfElements)[i]);
         if (attributeType == CUDNN_TYPE_HANDLE && values[0] == 0)
             return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "a handle that is NULL");
@@ -603,8 +801,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     size_t workspace_bytes = (size_t)workspace_of(plan);
     if (workspace_bytes > 0 && !workspace)
         return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the plan needs workspace");
-    Descriptor &operation =
-        operation_in(*plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH]);
+    Descriptor &whole = *plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
+    if (is_attention(whole))
+        return attend(handle, whole, pack, workspace, workspace_bytes, failed);
+    Descriptor &operation = operation_in(whole);
     const Operation &o = *operation_of(operation.type);
     Convolution c = convolution_of(operation, plan.engine);
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
