@@ -210,6 +210,37 @@ START_TEST(refuses_first_product)
 }
 END_TEST
 
+/* cuDNN's plan of a shape is made eagerly: then another shape is refused, and this one is not. */
+START_TEST(refuses_first_convolution)
+{
+    shard_device *device = shard_device_open(NULL);
+    shard_tensor *image = shard_keep(shard_full(SHARD_SHAPE(1, 4, 4, 8), 1)),
+                 *window = shard_keep(shard_full(SHARD_SHAPE(8, 8, 3, 3), 1));
+    shard_tensor *wide = shard_keep(shard_full(SHARD_SHAPE(1, 4, 5, 8), 1));
+    for (int eager = 0; eager < 2; eager++) {
+        SHARD_SCOPE
+        {
+            ck_assert_double_eq(shard_item(shard_sum(image)) + shard_item(shard_sum(window)) + shard_item(shard_sum(wide)), 864);
+            if (eager)
+                ck_assert_double_eq(shard_item(shard_sum(shard_conv2d(image, window, NULL))), 4 * 9 * 64);
+        }
+        shard_graph *graph = shard_graph_begin(device);
+        SHARD_SCOPE
+        {
+            if (eager)
+                ck_assert_ptr_nonnull(shard_conv2d(image, window, NULL));
+            ck_assert_ptr_null(shard_conv2d(eager ? wide : image, window, NULL));
+        }
+        ck_assert_int_eq(shard_graph_end(graph), SHARD_ERROR_UNSUPPORTED);
+        expect_text("first convolution", "making cuDNN's plan for a convolution (forward, float32, 8 channels to 8 in 1 groups");
+        shard_graph_destroy(graph);
+    }
+    shard_release(image);
+    shard_release(window);
+    shard_release(wide);
+}
+END_TEST
+
 /* An average that warms up is updated after each replay. */
 START_TEST(refuses_warmup)
 {
@@ -380,6 +411,7 @@ int main(void)
         tcase_add_test(all, refuses_though_cleared);
         tcase_add_test(all, refuses_first_step);
         tcase_add_test(all, refuses_first_product);
+        tcase_add_test(all, refuses_first_convolution);
         tcase_add_test(all, refuses_warmup);
         tcase_add_test(all, refuses_normalized_rows);
         tcase_add_test(all, refuses_without_optimizer);

@@ -36,7 +36,8 @@
  *   - calls that wait for the device or read from it on the host (shard_item, shard_copy_to_host,
  *     shard_count_top_k, the norm of shard_clip_grad_norm), events, and copies from the host;
  *   - the first use of a tensor that was made before, initialization with random values;
- *   - the first product of matrices on the device, which makes cuBLAS's workspace;
+ *   - the first product of matrices on the device, which makes cuBLAS's workspace, and the first convolution, or attention
+ *     of 16 bits, of each shape, which makes cuDNN's plan;
  *   - a gradient scaler, an average whose decay warms up, shard_zero_optimizer;
  *   - collectives of more than one rank, as their preflight checks run on the host.
  *

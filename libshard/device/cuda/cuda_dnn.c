@@ -275,6 +275,14 @@ static shard_status add_engines(plan *p, cudnnBackendDescriptor_t whole, shard_d
     return fits ? SHARD_OK : SHARD_ERROR_MEMORY;
 }
 
+/* cuDNN allocates memory and loads kernels for it. */
+static shard_status refuse_in_capture(shard_device *device, const shard_cuda_dnn_call *c)
+{
+    char what[300];
+    snprintf(what, sizeof what, "making cuDNN's plan for %s", c->name(c->of));
+    return shard_cuda_refuse_in_capture(shard_cuda_of(device), what);
+}
+
 /* Without engines if cuDNN has not got such a graph. NULL with the error set. */
 static plan *make_plan(cudnnHandle_t handle, const shard_cuda_dnn_call *c, bool allow_tf32)
 {
@@ -305,7 +313,7 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
     key.word[SHARD_CUDA_KEY_WORDS - 2] = (int64_t)(intptr_t)c->describe;
     key.word[SHARD_CUDA_KEY_WORDS - 1] = allow_tf32;
     void **kept = shard_cuda_cache_find(&dnn->plans, &key);
-    if (!*kept)
+    if (!*kept && refuse_in_capture(device, c) == SHARD_OK)
         *kept = make_plan(dnn->handle, c, allow_tf32);
     *found = *kept;
     return *kept ? SHARD_OK : shard_last_status();
@@ -432,6 +440,8 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
     plan *p;
     bool begun = false;
     *there = false;
+    if (!shard_cuda_of(device)->dnn)
+        SHARD_TRY(refuse_in_capture(device, c));
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
     /* An engine that failed may have added to the result, so the caller begins again. */
