@@ -19,8 +19,9 @@ int main(void)
 /* Batch, heads, key heads, queries, keys, in, out, offset, scale, causal; as cuda_dnn_attention.c has them: one key head. */
 static const shard_attention_shape shapes[] = {
     {16, 1, 1, 256, 256, 64, 64, 0, 0.125, false}, {16, 1, 1, 1024, 1024, 64, 64, 0, 0.125, true},
-    {16, 4, 1, 256, 256, 128, 128, 0, 0.1, true},  {3, 2, 1, 100, 133, 64, 32, 33, 0.1, true},
-    {1, 1, 1, 64, 1000, 8, 16, 0, 1, false},       {5, 1, 1, 200, 70, 40, 40, 0, 1, true},
+    {16, 4, 1, 256, 256, 128, 128, 0, 0.1, true},  {2, 3, 1, 70, 70, 16, 16, 0, 1, false},
+    {3, 2, 1, 100, 133, 64, 32, 33, 0.1, true},    {1, 1, 1, 64, 1000, 8, 16, 0, 1, false},
+    {5, 1, 1, 200, 70, 40, 40, 0, 1, true},
 };
 
 /* An H100: the fields that cuDNN 9.19 asks for. */
@@ -40,7 +41,29 @@ static cudnnBackendDescriptor_t device_properties(shard_cuda_dnn_graph *g)
     return properties;
 }
 
-/* The engines that the heuristic names and that say that they support the graph; -1 with a text for a graph that is wrong. */
+/* Whether cuda_dnn.c would take an engine of this configuration for 16-bit types: by its numerical notes. */
+static bool is_taken(cudnnBackendDescriptor_t configuration)
+{
+    int notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t count = 0, one;
+    bool taken = false;
+    cudnnBackendDescriptor_t engine = NULL;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) != CUDNN_STATUS_SUCCESS)
+        return false;
+    if (cudnnBackendGetAttribute(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine) ==
+            CUDNN_STATUS_SUCCESS &&
+        cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes) == CUDNN_STATUS_SUCCESS) {
+        taken = true;
+        for (int64_t i = 0; i < count; i++)
+            taken &= notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || notes[i] == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP;
+    }
+    cudnnBackendDestroyDescriptor(engine);
+    return taken;
+}
+
+/* The engines that the heuristic names, that support the graph, and that libshard takes; -1 with a text for a graph that is
+ * wrong. */
 static int64_t engines_for(const shard_attention_graph *of, bool backward)
 {
     shard_cuda_dnn_graph g = {0};
@@ -68,9 +91,12 @@ static int64_t engines_for(const shard_attention_graph *of, bool backward)
         printf("%s: %s\n", cudnnGetErrorString(g.status), why);
         there = -1;
     }
+    int64_t taken = there < 0 ? there : 0;
+    for (int64_t i = 0; i < there; i++)
+        taken += is_taken(configuration[i]);
     for (int i = 0; i < g.count; i++)
         cudnnBackendDestroyDescriptor(g.made[i]);
-    return there;
+    return taken;
 }
 
 /* cuDNN compiles engines with the driver's library. Where there is none, the toolkit's stand-in has its names. */
@@ -87,8 +113,9 @@ int main(int argc, char **argv)
         return 77;
     }
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int backward = 0; backward < 2; backward++) {
-            shard_attention_graph graph = {shapes[i], i % 2 ? SHARD_FLOAT16 : SHARD_BFLOAT16};
+        for (int form = 0; form < 4; form++) {
+            bool backward = form % 2 == 1;
+            shard_attention_graph graph = {shapes[i], form < 2 ? SHARD_FLOAT16 : SHARD_BFLOAT16};
             int64_t engines = engines_for(&graph, backward);
             printf("%s of %lld queries, %lld keys, %lld and %lld features: %lld engines\n", backward ? "backward" : "forward",
                    (long long)shapes[i].queries, (long long)shapes[i].keys, (long long)shapes[i].in, (long long)shapes[i].out,

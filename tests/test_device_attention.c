@@ -106,10 +106,10 @@ static void free_problem(problem *p)
     free(p->lse);
 }
 
-/* cuDNN rounds weights and slopes to 16-bit types before it multiplies them. */
-static bool rounds(const shard_device *device, shard_dtype dtype)
+/* Whether cuDNN computes it, which rounds weights and slopes to 16-bit types before it multiplies them. */
+static bool rounds(const shard_device *device, const shard_attention_shape *s, shard_dtype dtype)
 {
-    return !device->ops->host_memory && shard_dtype_size(dtype) == 2;
+    return !device->ops->host_memory && shard_dtype_size(dtype) == 2 && s->queries >= 64 && s->in % 8 == 0 && s->out % 8 == 0;
 }
 
 START_TEST(forward)
@@ -125,8 +125,8 @@ START_TEST(forward)
             for (int64_t row = 0; row < queries_of(p.s); row++)
                 check_close(SHARD_FLOAT64, lse[row], p.lse[row], error, device->name, row);
             for (int64_t k = 0; k < p.size[Y]; k++)
-                check_close(dtype, array_get(p.array[Y], k, dtype), p.y[k], error + (rounds(device, dtype) ? p.rounding[k] : 0),
-                            device->name, k);
+                check_close(dtype, array_get(p.array[Y], k, dtype), p.y[k],
+                            error + (rounds(device, p.s, dtype) ? p.rounding[k] : 0), device->name, k);
             array_free(lse, queries_of(p.s), SHARD_FLOAT64);
             free_problem(&p);
         }
@@ -151,7 +151,8 @@ static void gradients_of(const problem *p, long double rounding, long double *co
             for (int64_t k = 0; k < s->out; k++) {
                 slope += at(p, VALUE, other, k) * at(p, DY, row, k);
                 gradient[VALUE][other * s->out + k] += softmax[j] * at(p, DY, row, k);
-                error[VALUE][other * s->out + k] += rounding * softmax[j] * fabsl(at(p, DY, row, k));
+                error[VALUE][other * s->out + k] +=
+                    2 * rounding * softmax[j] * fabsl(at(p, DY, row, k)); /* also of a head's sum */
             }
             slope = softmax[j] * (slope - term) * (long double)s->scale;
             long double slope_error = softmax[j] * off * fabsl((long double)s->scale) + rounding * fabsl(slope);
@@ -159,7 +160,7 @@ static void gradients_of(const problem *p, long double rounding, long double *co
                 gradient[QUERY][row * s->in + k] += slope * at(p, KEY, other, k);
                 gradient[KEY][other * s->in + k] += slope * at(p, QUERY, row, k);
                 error[QUERY][row * s->in + k] += slope_error * fabsl(at(p, KEY, other, k));
-                error[KEY][other * s->in + k] += slope_error * fabsl(at(p, QUERY, row, k));
+                error[KEY][other * s->in + k] += (slope_error + rounding * fabsl(slope)) * fabsl(at(p, QUERY, row, k));
             }
         }
     }
@@ -197,7 +198,7 @@ START_TEST(backward)
                 want[g] = calloc((size_t)p.size[g] + 1, sizeof **want);
                 error[g] = calloc((size_t)p.size[g] + 1, sizeof **error);
             }
-            gradients_of(&p, rounds(device, dtype) ? (long double)unit(dtype) : 0, want, error);
+            gradients_of(&p, rounds(device, p.s, dtype) ? (long double)unit(dtype) : 0, want, error);
             double *lse = array_new(queries_of(p.s), SHARD_FLOAT64);
             RUN(device, attention, p.s, p.array[QUERY], p.array[KEY], p.array[VALUE], p.array[Y], lse, dtype);
             check_backward(device, &p, lse, want, error, 7);

@@ -340,8 +340,8 @@ typedef struct shard_scaled_dot_product_attention_options {
  * key and value have those of the cache first. Without keys the result is 0.
  * Computed in tiles: no memory has a number for each query and key, in forward or backward. Maxima, sums and gradients are in
  * float32 or wider. The backward uses the result, and one number for each query. On GPUs cuDNN computes the 16-bit types where
- * it can: it rounds the softmax and the gradients of scores to the type before it multiplies them, and its backward has the
- * gradients of at most 64 MiB of scores, or of one key head's, in memory. docs/performance.md ("Attention").
+ * it can, and differs: it rounds the softmax, the gradients of scores and a head's gradients of keys and values to the type, and
+ * its backward has the gradients of up to 256 MiB of scores in memory, or of one key head's. docs/performance.md ("Attention").
  * Heads, or a dimension before them, may be split: all three operands are split over one group along this dimension, each
  * rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
  * offset below 0 or without is_causal, or a scale that is NaN or -inf; UNSUPPORTED, another placement. */

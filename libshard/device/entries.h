@@ -255,7 +255,7 @@ SHARD_KERNEL_ENTRY(shard_status, softmax, shard_device *, bool log, int64_t rows
 SHARD_KERNEL_ENTRY(shard_status, softmax_backward, shard_device *, bool log, int64_t rows, int64_t cols, const void *y,
                const void *dy, void *dx, shard_dtype)
 /* y [batch, heads, queries, out] = softmax(scores) value, lse [batch, heads, queries] = the logarithm of the sum of a query's
- * exp(score). Without keys y is 0 and lse -inf. No array has a number for each query and key. */
+ * exp(score). Without keys y is 0 and lse -inf. No array of the kernels has a number for each query and key. */
 SHARD_KERNEL_ENTRY(shard_status, attention, shard_device *, const shard_attention_shape *, const void *query, const void *key,
                const void *value, void *y, double *lse, shard_dtype)
 /* y and lse are those of the forward. A gradient that is NULL is not wanted. */

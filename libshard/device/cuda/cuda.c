@@ -66,17 +66,16 @@ static shard_status start(opened *device, int ordinal)
 {
     shard_cuda *cuda = &device->cuda;
     int64_t allow_tf32;
-    int major = 0;
     cuda->ordinal = ordinal;
     cuda->count = &device->count;
     SHARD_TRY(shard_env_integer("SHARD_TF32", 0, 0, 1, &allow_tf32));
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
-    SHARD_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal));
+    SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->major, cudaDevAttrComputeCapabilityMajor, ordinal));
     SHARD_TRY(check_pools(ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;
-    cuda->attention_workspace = (size_t)64 << 20; /* of some thousand tiles, which keep a GPU busy */
+    cuda->attention_workspace = (size_t)256 << 20;
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     SHARD_CUDA_TRY(cudaHostAlloc((void **)&cuda->fault, sizeof *cuda->fault, cudaHostAllocMapped | cudaHostAllocPortable));
     *cuda->fault = (shard_cuda_fault){0};
@@ -89,7 +88,7 @@ static shard_status start(opened *device, int ordinal)
     device->device = (shard_device){.ops = &operations,
                                     .head_softmax = &shard_cuda_head_softmax,
                                     .head_binary = &shard_cuda_head_binary,
-                                    .steps_product = major >= 8 ? shard_cuda_steps_product : NULL,
+                                    .steps_product = cuda->major >= 8 ? shard_cuda_steps_product : NULL,
                                     .name = device->name,
                                     .state = cuda,
                                     .memory = device->memory,

@@ -65,6 +65,7 @@ typedef struct shard_cuda {
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */
     struct shard_cuda_dnn *dnn;      /* cuda_dnn.c */
     size_t attention_workspace;      /* cuda_dnn_attention.c: the most bytes of gradients of scores at a time */
+    int major;                       /* of the compute capability */
     struct shard_cuda_staging *staging; /* cuda_staging.c */
     cudaStream_t copies;             /* of copy_in_async, next to `stream` */
     cudaStream_t own;                /* the stream without a caller's (cuda_stream.c) */

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define MOST_WORKSPACE ((int64_t)2 << 30)
-
 struct shard_cuda_dnn {
     cudnnHandle_t handle;
     cudaStream_t stream; /* the handle's; NULL: none yet */
@@ -197,7 +195,7 @@ static cudnnBackendDescriptor_t make_execution(cudnnHandle_t handle, cudnnBacken
     if (g.status == CUDNN_STATUS_SUCCESS)
         g.status =
             cudnnBackendGetAttribute(execution, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, workspace);
-    if (g.status == CUDNN_STATUS_SUCCESS && *workspace > MOST_WORKSPACE)
+    if (g.status == CUDNN_STATUS_SUCCESS && *workspace > SHARD_CUDA_DNN_MOST_WORKSPACE)
         g.status = CUDNN_STATUS_NOT_SUPPORTED;
     *status = g.status;
     if (g.status == CUDNN_STATUS_SUCCESS)
@@ -407,17 +405,20 @@ static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_dnn_c
     return p->execution != NULL;
 }
 
-/* Runs the plan's current engine; *computed unless it fails. An error is one that no engine could avoid. */
+/* Runs the plan's current engine; *computed unless it fails, *begun where it may have written, *waits where it is to be tried
+ * again. An error is one that no engine could avoid. */
 static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_dnn_call *c, bool *computed,
-                               bool *begun)
+                               bool *begun, bool *waits)
 {
     bool fine = shard_last_status() == SHARD_OK;
     void *workspace = shard_cuda_scratch(device, (size_t)p->workspace);
-    *computed = *begun = false;
+    *computed = *begun = *waits = false;
     if (!workspace) {
         if (!fine || shard_last_status() != SHARD_ERROR_MEMORY)
             return shard_last_status();
-        log_failure(p, c, false, shard_last_error());
+        *waits = c->asks_again;
+        if (!*waits)
+            log_failure(p, c, false, shard_last_error());
         shard_clear_error();
         return SHARD_OK;
     }
@@ -438,7 +439,7 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
 {
     struct shard_cuda_dnn *dnn = NULL;
     plan *p;
-    bool begun = false;
+    bool begun = false, waits;
     *there = false;
     if (!shard_cuda_of(device)->dnn)
         SHARD_TRY(refuse_in_capture(device, c));
@@ -446,8 +447,8 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
     SHARD_TRY(find_plan(device, dnn, c, &p));
     /* An engine that failed may have added to the result, so the caller begins again. */
     while (!(begun && c->accumulate) && next_execution(dnn->handle, p, c)) {
-        SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun));
-        if (*there)
+        SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun, &waits));
+        if (*there || waits)
             return SHARD_OK;
         destroy_execution(p);
         p->told = false;

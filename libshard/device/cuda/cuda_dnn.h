@@ -26,7 +26,9 @@
 extern "C" {
 #endif
 
-enum { SHARD_CUDA_DNN_TENSORS = 16 }; /* the most in memory of a graph */
+enum { SHARD_CUDA_DNN_TENSORS = 16 }; /* the most of a graph that are in memory or passed by value */
+
+#define SHARD_CUDA_DNN_MOST_WORKSPACE ((int64_t)2 << 30) /* engines that need more are not used */
 
 /* A computation: a graph, and the memory of its tensors. */
 typedef struct shard_cuda_dnn_call {
@@ -38,6 +40,7 @@ typedef struct shard_cuda_dnn_call {
     shard_dtype dtype;
     bool accumulate; /* the result is added to what is there: the caller begins again after an engine that failed in it */
     bool optional;   /* cuDNN may take the graph for wrong, and refuses it then */
+    bool asks_again; /* an engine whose workspace there is no memory for has not failed: the next call tries it again */
     int64_t count;   /* of the tensors in memory */
     int64_t names[SHARD_CUDA_DNN_TENSORS];
     void *data[SHARD_CUDA_DNN_TENSORS]; /* of numbers that are passed by value, on the host */

@@ -1,18 +1,22 @@
 /* Attention by cuDNN. The heads are computed some at a time, so that what a backward stores of their scores stays small. */
 #include "device/cuda/cuda_attention.h"
 
+#include "base/log.h"
 #include "base/math.h"
 #include "device/cuda/cuda_dnn.h"
 #include "device/cuda/cuda_dnn_attention_graph.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 enum {
     LEAST_QUERIES = 64,    /* no plan for fewer, as where text is generated, with another number of keys in each step */
     LEAST_VERSION = 91600, /* errs where keys are no multiple of 128 before it */
+    HOPPER = 9,            /* the last compute capability on which the backward's form is known to repeat its bits */
+    FEATURES = 8,          /* are multiples of it */
     TILE = 128,            /* scores are stored in whole tiles */
-    MOST_HEADS = 32768,    /* that one launch can have */
+    MOST_HEADS = 32768,    /* key heads at a time, of 65535 that a dimension of a launch can have */
 };
 
 typedef struct attention {
@@ -33,13 +37,13 @@ static void describe_backward(shard_cuda_dnn_graph *g, const void *of)
 
 static const char *name_of(const void *of)
 {
-    static _Thread_local char text[200];
+    static _Thread_local char text[250];
     const attention *a = of;
     const shard_attention_shape *s = &a->graph.shape;
     snprintf(text, sizeof text,
-             "attention (%s, %s, %lld queries, %lld keys, %lld heads for each of theirs, %lld and %lld features%s)",
+             "attention (%s, %s, %lld queries, %lld keys, %lld key heads of %lld heads, %lld and %lld features%s)",
              a->backward ? "backward" : "forward", shard_dtype_name(a->graph.dtype), (long long)s->queries, (long long)s->keys,
-             (long long)s->heads, (long long)s->in, (long long)s->out, s->causal ? ", causal" : "");
+             (long long)s->batch, (long long)s->heads, (long long)s->in, (long long)s->out, s->causal ? ", causal" : "");
     return text;
 }
 
@@ -53,7 +57,7 @@ static shard_status run(shard_device *device, const attention *a, bool *there)
 {
     const shard_attention_shape *s = &a->graph.shape;
     const float scale = (float)s->scale, one = 1, lowest = -INFINITY;
-    const int32_t offset = (int32_t)s->offset;
+    const int32_t offset = (int32_t)shard_min(s->offset, s->keys);
     bool shifted = s->causal && s->offset > 0;
     shard_cuda_dnn_call call = {
         .describe = a->backward ? describe_backward : describe,
@@ -63,12 +67,10 @@ static shard_status run(shard_device *device, const attention *a, bool *there)
         .key = {{a->graph.dtype, s->batch, s->heads, s->queries, s->keys, s->in, s->out, s->causal, shifted}},
         .dtype = a->graph.dtype,
         .optional = true,
+        .asks_again = true,
     };
     for (int64_t name = ATTENTION_QUERY; name <= (a->backward ? ATTENTION_TERM : ATTENTION_LSE); name++)
         put(&call, name, a->data[name]);
-    bool aligned = true;
-    for (int64_t i = 0; i < call.count; i++)
-        aligned &= shard_cuda_alignment(call.data[i], ATTENTION_ALIGNMENT) == ATTENTION_ALIGNMENT;
     put(&call, ATTENTION_SCALE, &scale);
     if (a->backward)
         put(&call, ATTENTION_ONE, &one);
@@ -76,29 +78,58 @@ static shard_status run(shard_device *device, const attention *a, bool *there)
         put(&call, ATTENTION_LOWEST, &lowest);
     if (shifted)
         put(&call, ATTENTION_OFFSET, &offset);
-    *there = false;
-    return aligned ? shard_cuda_dnn_run(device, &call, there) : SHARD_OK;
+    return shard_cuda_dnn_run(device, &call, there);
 }
 
-static bool suits(const shard_attention_shape *s, shard_dtype dtype)
-{
-    const int64_t sizes[] = {s->batch * s->key_heads, s->heads, s->queries, s->keys, s->in, s->out};
-    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++)
-        if (sizes[i] < 1 || sizes[i] > INT32_MAX)
-            return false;
-    return (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16) && s->queries >= LEAST_QUERIES &&
-           cudnnGetVersion() >= LEAST_VERSION;
-}
-
-/* How many key heads are computed at a time: as equal numbers as can be. */
-static int64_t heads_at_a_time(const shard_device *device, const attention *a)
+/* The bytes of the gradients of a key head's scores. */
+static double score_bytes(const attention *a)
 {
     const shard_attention_shape *s = &a->graph.shape;
-    double bytes = (double)s->heads * (double)shard_round_up(s->queries, TILE) * (double)shard_round_up(s->keys, TILE) *
-                   (double)shard_dtype_size(a->graph.dtype);
-    double most = a->backward ? (double)shard_cuda_of(device)->attention_workspace / bytes : MOST_HEADS;
-    int64_t times = shard_divide_up(s->batch, most < 1 ? 1 : most < MOST_HEADS ? (int64_t)most : MOST_HEADS);
-    return shard_divide_up(s->batch, times);
+    return (double)s->heads * (double)shard_round_up(s->queries, TILE) * (double)shard_round_up(s->keys, TILE) *
+           (double)shard_dtype_size(a->graph.dtype);
+}
+
+/* Whether it is for cuDNN at all. */
+static bool suits(const attention *a)
+{
+    const shard_attention_shape *s = &a->graph.shape;
+    const int64_t sizes[] = {s->batch, s->heads, s->queries, s->keys, s->in, s->out};
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++)
+        if (sizes[i] < 1 || sizes[i] > INT32_MAX / 2)
+            return false;
+    return shard_dtype_size(a->graph.dtype) == 2 && s->queries >= LEAST_QUERIES;
+}
+
+/* The reason why cuDNN is not asked; NULL: there is none. */
+static const char *hindrance(const shard_device *device, const attention *a)
+{
+    const shard_attention_shape *s = &a->graph.shape;
+    if (cudnnGetVersion() < LEAST_VERSION)
+        return "cuDNN is older than 9.16";
+    if (s->in % FEATURES != 0 || s->out % FEATURES != 0)
+        return "its features are no multiples of 8";
+    for (int name = ATTENTION_QUERY; name < ATTENTION_SCALE; name++)
+        if (shard_cuda_alignment(a->data[name], ATTENTION_ALIGNMENT) < ATTENTION_ALIGNMENT)
+            return "an operand is not aligned to 16 bytes";
+    if (a->backward && shard_cuda_of(device)->major > HOPPER)
+        return "on this GPU cuDNN's backward is not known to give the same bits in each run";
+    if (a->backward && score_bytes(a) >= (double)SHARD_CUDA_DNN_MOST_WORKSPACE)
+        return "the gradients of a key head's scores take 2 GiB or more";
+    return NULL;
+}
+
+static void log_hindrance(const attention *a, const char *why)
+{
+    static atomic_bool warned;
+    if (!atomic_exchange(&warned, true))
+        shard_log_message(SHARD_LOG_WARN, "cuda: %s is computed by kernels without tensor cores, which is slower: %s", name_of(a),
+                          why);
+}
+
+static int64_t heads_at_a_time(const shard_device *device, const attention *a)
+{
+    double most = a->backward ? (double)shard_cuda_of(device)->attention_workspace / score_bytes(a) : MOST_HEADS;
+    return shard_min(a->graph.shape.batch, most < 1 ? 1 : most < MOST_HEADS ? (int64_t)most : MOST_HEADS);
 }
 
 /* The bytes of a tensor of one key head. */
@@ -124,36 +155,54 @@ static size_t bytes_of(const attention *a, int64_t name)
     }
 }
 
-/* The memory of the tensors that the caller has not got is scratch: of as many key heads as are computed at a time. */
+/* The memory of the tensors that the caller has not got is scratch: of as many key heads as are computed at a time. The last ones
+ * are as many as all others, of which some are computed twice, so that one plan computes all. */
 static shard_status run_all(shard_device *device, const attention *all, double *lse, bool *there)
 {
     const shard_attention_shape *s = &all->graph.shape;
-    int64_t step = heads_at_a_time(device, all), queries = s->heads * s->queries;
+    int64_t step = heads_at_a_time(device, all), rows = s->heads * s->queries;
     int64_t last = all->backward ? ATTENTION_TERM : ATTENTION_LSE;
     size_t bytes = 0, at[ATTENTION_SCALE] = {0};
+    bool fine = shard_last_status() == SHARD_OK;
     for (int64_t name = ATTENTION_QUERY; name <= last; name++)
         if (!all->data[name]) {
             at[name] = bytes;
             bytes += (size_t)shard_round_up((int64_t)bytes_of(all, name) * step, SHARD_CUDA_ALIGN);
         }
     char *scratch = shard_cuda_scratch(device, bytes);
+    if (!scratch && fine && shard_last_status() == SHARD_ERROR_MEMORY) { /* the kernels need less */
+        shard_clear_error();
+        return SHARD_OK;
+    }
     shard_status status = scratch ? SHARD_OK : shard_last_status();
     *there = true;
-    for (int64_t from = 0; from < s->batch && status == SHARD_OK && *there; from += step) {
+    for (int64_t next = 0; next < s->batch && status == SHARD_OK && *there; next += step) {
+        int64_t from = shard_min(next, s->batch - step);
         attention a = *all;
-        a.graph.shape.batch = shard_min(step, s->batch - from);
-        int64_t count = a.graph.shape.batch * queries;
+        a.graph.shape.batch = step;
         for (int64_t name = ATTENTION_QUERY; name <= last; name++)
             a.data[name] = all->data[name] ? all->data[name] + (size_t)from * bytes_of(all, name) : scratch + at[name];
         if (a.backward)
-            status = shard_cuda_cast(device, count, lse + from * queries, SHARD_FLOAT64, a.data[ATTENTION_LSE], SHARD_FLOAT32);
+            status = shard_cuda_cast(device, step * rows, lse + from * rows, SHARD_FLOAT64, a.data[ATTENTION_LSE], SHARD_FLOAT32);
         if (status == SHARD_OK)
             status = run(device, &a, there);
         if (status == SHARD_OK && *there && !a.backward)
-            status = shard_cuda_cast(device, count, a.data[ATTENTION_LSE], SHARD_FLOAT32, lse + from * queries, SHARD_FLOAT64);
+            status = shard_cuda_cast(device, step * rows, a.data[ATTENTION_LSE], SHARD_FLOAT32, lse + from * rows, SHARD_FLOAT64);
     }
     shard_cuda_scratch_release(device, scratch, bytes);
     return status;
+}
+
+static shard_status run_if_suited(shard_device *device, const attention *a, double *lse, bool *there)
+{
+    *there = false;
+    if (!suits(a))
+        return SHARD_OK;
+    const char *why = hindrance(device, a);
+    if (!why)
+        return run_all(device, a, lse, there);
+    log_hindrance(a, why);
+    return SHARD_OK;
 }
 
 static attention attention_of(const shard_attention_shape *s, shard_dtype dtype, bool backward)
@@ -168,15 +217,12 @@ static attention attention_of(const shard_attention_shape *s, shard_dtype dtype,
 shard_status shard_cuda_dnn_attention(shard_device *device, const shard_attention_shape *s, const void *query, const void *key,
                                       const void *value, void *y, double *lse, shard_dtype dtype, bool *there)
 {
-    *there = false;
-    if (!suits(s, dtype))
-        return SHARD_OK;
     attention a = attention_of(s, dtype, false);
     a.data[ATTENTION_QUERY] = (char *)(uintptr_t)query;
     a.data[ATTENTION_KEY] = (char *)(uintptr_t)key;
     a.data[ATTENTION_VALUE] = (char *)(uintptr_t)value;
     a.data[ATTENTION_Y] = y;
-    return run_all(device, &a, lse, there);
+    return run_if_suited(device, &a, lse, there);
 }
 
 shard_status shard_cuda_dnn_attention_backward(shard_device *device, const shard_attention_shape *s, const void *query,
@@ -184,9 +230,6 @@ shard_status shard_cuda_dnn_attention_backward(shard_device *device, const shard
                                                const void *dy, void *dquery, void *dkey, void *dvalue, shard_dtype dtype,
                                                bool *there)
 {
-    *there = false;
-    if (!suits(s, dtype))
-        return SHARD_OK;
     attention a = attention_of(s, dtype, true);
     a.data[ATTENTION_QUERY] = (char *)(uintptr_t)query;
     a.data[ATTENTION_KEY] = (char *)(uintptr_t)key;
@@ -196,5 +239,5 @@ shard_status shard_cuda_dnn_attention_backward(shard_device *device, const shard
     a.data[ATTENTION_DQUERY] = dquery;
     a.data[ATTENTION_DKEY] = dkey;
     a.data[ATTENTION_DVALUE] = dvalue;
-    return run_all(device, &a, (double *)(uintptr_t)lse, there);
+    return run_if_suited(device, &a, (double *)(uintptr_t)lse, there);
 }

@@ -1,7 +1,8 @@
 /*
  * The formulas operation by operation, in the form in which cuDNN knows them as attention and computes them in one kernel, on
  * tensor cores and without an array of all scores in memory (as NVIDIA/cudnn-frontend, scaled_dot_product_flash_attention).
- * Scores are float32; the softmax and the gradients of scores are rounded to the operands' type before they are multiplied.
+ * Scores are float32; the softmax and the gradients of scores are rounded to the operands' type before they are multiplied, and
+ * each head's gradients of keys and values before they are added up over the heads of a key head.
  *
  * The gradient of the queries is a sum over all keys. cuDNN adds its terms up by atomic operations, in an order that differs
  * from run to run, or stores the gradients of scores in its workspace and multiplies them in one product. The backward asks
@@ -88,7 +89,7 @@ static descriptor multiply(shard_cuda_dnn_graph *g, descriptor a, descriptor b, 
     return result;
 }
 
-/* axis: of GEN_INDEX, and of numbers that are added to indices; else -1. other, mask: NULL if the function has none. */
+/* axis: of GEN_INDEX; else -1. other, mask: NULL if the function has none. */
 static descriptor apply(shard_cuda_dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t type, int64_t axis, descriptor x,
                         descriptor other, descriptor mask, descriptor result)
 {
@@ -152,8 +153,8 @@ static descriptor masked(shard_cuda_dnn_graph *g, const attention *a, descriptor
     descriptor column =
         apply(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, COLUMN_DIM, score, NULL, NULL, scores(g, a, CUDNN_DATA_INT32));
     if (a->shape.offset > 0)
-        row = apply(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_INT32, COLUMN_DIM, row, number(g, ATTENTION_OFFSET, CUDNN_DATA_INT32),
-                    NULL, scores(g, a, CUDNN_DATA_INT32));
+        row = apply(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_INT32, -1, row, number(g, ATTENTION_OFFSET, CUDNN_DATA_INT32), NULL,
+                    scores(g, a, CUDNN_DATA_INT32));
     descriptor seen =
         apply(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, scores(g, a, CUDNN_DATA_BOOLEAN));
     return apply(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, score, number(g, ATTENTION_LOWEST, CUDNN_DATA_FLOAT),

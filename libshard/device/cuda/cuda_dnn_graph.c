@@ -3,6 +3,8 @@
 cudnnBackendDescriptor_t shard_cuda_dnn_begin(shard_cuda_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     cudnnBackendDescriptor_t descriptor = NULL;
+    if (g->count == SHARD_CUDA_DNN_DESCRIPTORS)
+        g->status = CUDNN_STATUS_INTERNAL_ERROR;
     if (g->status == CUDNN_STATUS_SUCCESS)
         g->status = cudnnBackendCreateDescriptor(type, &descriptor);
     if (g->status == CUDNN_STATUS_SUCCESS)
@@ -26,6 +28,8 @@ void shard_cuda_dnn_finish(shard_cuda_dnn_graph *g, cudnnBackendDescriptor_t des
 void shard_cuda_dnn_add(shard_cuda_dnn_graph *g, cudnnBackendDescriptor_t operation)
 {
     shard_cuda_dnn_finish(g, operation);
+    if (g->operation_count == SHARD_CUDA_DNN_OPERATIONS)
+        g->status = CUDNN_STATUS_INTERNAL_ERROR;
     if (g->status == CUDNN_STATUS_SUCCESS)
         g->operations[g->operation_count++] = operation;
 }

@@ -259,7 +259,7 @@ struct Engine {
 };
 
 /* ODD and STRANGE refuse when their plan is finalized, LATE when it is executed. */
-enum { COMPILED, COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN, ATTENTION };
+enum { COMPILED, COARSE, NOISY, ODD, STRANGE, LATE, FAST, PLAIN, NOISY_ATTENTION, ATTENTION };
 const Engine engines[] = {
     {"compiled", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}, true, true, true, true, 16, 1},
     {"coarse",
@@ -277,6 +277,7 @@ const Engine engines[] = {
     {"late", {}, {}, true, true, true, true, 4, 2},
     {"fast", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {}, true, true, true, true, 16, 1},
     {"plain", {}, {}, false, false, true, true, 4, 1},
+    {"noisy attention", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}, {}, true, true, false, true, 16, 1},
     {"attention", {CUDNN_NUMERICAL_NOTE_TENSOR_CORE}, {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION}, true, true, false, true, 16, 1},
 };
 
@@ -351,8 +352,11 @@ int tensor_in(Graph &graph, Descriptor &operation, int name)
         return -1;
     Reference reference = operation.parts[name];
     for (size_t i = 0; i < graph.described.size(); i++)
-        if (graph.described[i]->numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID] == reference->numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID])
+        if (graph.described[i]->numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID] == reference->numbers[CUDNN_ATTR_TENSOR_UNIQUE_ID]) {
+            if (graph.described[i]->numbers != reference->numbers)
+                die("cuDNN: two tensors of a graph have one name");
             return (int)i;
+        }
     Tensor t = {};
     for (size_t i = 0; i < 4; i++) {
         t.size[i] = reference->numbers[CUDNN_ATTR_TENSOR_DIMENSIONS][i];
@@ -413,10 +417,44 @@ bool is_attention(Descriptor &whole)
     return whole.operations.size() > 1;
 }
 
+bool fits(int64_t size, int64_t whole)
+{
+    return size == whole || size == 1;
+}
+
+/* Whether an operation's sizes go together, and the operands of products have 16 bits. */
+bool is_sound(const Graph &graph, const GraphOperation &o)
+{
+    const Tensor &x = graph.tensors[(size_t)o.x], &result = graph.tensors[(size_t)o.result];
+    if (o.kind == GraphOperation::RESHAPE)
+        return extent(x) == extent(result) && x.size[0] * x.size[1] * x.size[2] * x.size[3] ==
+                                                  result.size[0] * result.size[1] * result.size[2] * result.size[3];
+    if (o.kind == GraphOperation::MATMUL) {
+        const Tensor &other = graph.tensors[(size_t)o.other];
+        for (int d = 0; d < 2; d++)
+            if (x.size[d] != result.size[d] || !fits(other.size[d], result.size[d]))
+                return false;
+        bool of_scores = !x.in_memory && x.type == CUDNN_DATA_FLOAT; /* cuDNN rounds the gradients of scores for that of queries */
+        return x.size[2] == result.size[2] && other.size[3] == result.size[3] && x.size[3] == other.size[2] &&
+               other.type != CUDNN_DATA_FLOAT && (of_scores ? graph.products == 5 : x.type != CUDNN_DATA_FLOAT);
+    }
+    for (int d = 0; d < 4; d++) {
+        if (o.kind == GraphOperation::REDUCTION ? !fits(result.size[d], x.size[d]) : !fits(x.size[d], result.size[d]))
+            return false;
+        for (int of : {o.other, o.mask})
+            if (of >= 0 && !fits(graph.tensors[(size_t)of].size[d], result.size[d]))
+                return false;
+    }
+    return o.mode != CUDNN_POINTWISE_GEN_INDEX || result.type == CUDNN_DATA_INT32;
+}
+
 /* As cuDNN's engines: operands of 16 bits, and features in eights. */
 bool takes_attention(Descriptor &whole)
 {
     Graph graph = graph_of(whole);
+    for (const GraphOperation &o : graph.operations)
+        if (!is_sound(graph, o))
+            return false;
     for (size_t i = 0; i < graph.tensors.size(); i++) {
         const Tensor &t = graph.tensors[i];
         if (!t.in_memory)
@@ -448,7 +486,7 @@ std::vector<int> engines_for(Descriptor &heuristic)
     std::vector<int> found;
     if (is_attention(whole)) {
         if (!fallback && fault_of(ATTENTION) != ABSENT && takes_attention(whole))
-            found.push_back(ATTENTION);
+            found = {NOISY_ATTENTION, ATTENTION};
         return found;
     }
     Descriptor &operation = operation_in(whole);
@@ -561,6 +599,7 @@ cudnnStatus_t attend(cudnnHandle_t handle, Descriptor &whole, Descriptor &pack, 
     std::vector<GraphOperation> operations = graph.operations;
     cudaError_t error = enqueue(handle->stream, "cudnnBackendExecute", [=] {
         check_range(workspace, workspace_bytes);
+        memset(workspace, 0xff, workspace_bytes); /* NaN */
         for (const Tensor &t : tensors)
             if (t.in_memory)
                 check_range(t.data, span(t));
