@@ -66,6 +66,12 @@ expect "in the last line" 0 "^0 passed, 1 failed, 0 skipped\$" sh -c 'tools/chec
 mv tools/build tools/build.real
 script tools/build 'sleep 100 & echo $! >pid; exit 1'
 expect "a check with programs of its build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check
+
+# A log of tests that did not run is not counted.
+script tools/build 'mkdir -p "build/$1/meson-logs"'
+mkdir -p build/gcc/meson-logs
+echo '{"name": "one", "result": "OK", "stdout": "", "duration": 1}' >build/gcc/meson-logs/testlog.json
+expect "a check with the log of another run" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check --quick
 mv tools/build.real tools/build
 # shellcheck disable=SC2016 # the shell's
 expect "which end with it" 0 "^ended" sh -c 'for _ in 1 2 3 4 5 6 7 8 9; do
