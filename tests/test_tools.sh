@@ -135,6 +135,14 @@ mkdir "it's"
 expect "bench_checkpoint in a folder of any name" 0 "^  dd  .* GB/s\$" "$build/tools/bench_checkpoint" "it's" 4096 512
 expect "bench_checkpoint, no folder" 2 "^usage: bench_checkpoint" "$build/tools/bench_checkpoint"
 
+# tools/setup takes a package that apt is told to leave as it is.
+# shellcheck disable=SC2016 # the script's
+script bin/sudo 'exec "$@"'
+script bin/dpkg-query 'echo "hold ok installed"'
+expect "setup of packages on hold" 0 "^all there" sh -c "'$source/tools/setup' words && echo all there"
+script bin/dpkg-query 'echo "deinstall ok config-files"'
+expect "setup of packages that were removed" 1 "^tools/setup: apt-get failed" env TMPDIR="$project" "$source/tools/setup" words
+
 # Help alone.
 expect "setup --help" 0 "^Jobs: build, images, mpi" "$source/tools/setup" --help
 expect "setup of no job" 1 "^Jobs: build, images, mpi" "$source/tools/setup"
