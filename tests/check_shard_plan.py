@@ -160,6 +160,11 @@ def check_answers(ask):
     assert (once["operations"]["head"], twice["operations"]["head"]) == (6 * 1e6 * 64 * 512, 8 * 1e6 * 64 * 512), (once, twice)
     moved, weight = [one["head_bytes_moved"] for one in (once, twice)], 4 * 1e6 * 512
     assert moved[0] > 5 * weight + 2 * 4 * 1e6 * 64 and moved[1] == 6 * weight, moved
+    once, most = (ask(f"{head} --head fused --head-stash {share}") for share in ("1", "1e305"))
+    assert most["bytes"] == once["bytes"], (once, most)
+    for parameters in (0, 1, 15, 17):  # fewer than layers, and a number that layers do not divide
+        small = ask(f"--parameters {parameters} --features 1 --classes 2 --batch 2 --ranks 2 --zero 1")
+        assert small["operations"]["backbone"] == 6 * parameters, small
     fused, plain = (ask(f"{head} --ranks 2 --model 1 --zero 3 --head {kind}") for kind in ("fused", "plain"))  # in row blocks
     assert fused["operations"] == plain["operations"] and fused["head_bytes_moved"] == plain["head_bytes_moved"], (fused, plain)
     assert fused["bytes"] == plain["bytes"], (fused, plain)

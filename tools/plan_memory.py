@@ -442,7 +442,7 @@ class Run:
         unused = self.plan.sample < 1 or (self.weight.bucket and self.weight.bucket.defers)
         if unused or (rows > MOST_FUSED_ROWS and not self.plan.gpu) or (self.plan.gpu and self.head_element == 4):
             return 0
-        most = int(self.plan.head_stash * self.weight.bytes)
+        most = int(min(self.plan.head_stash * self.weight.bytes, 2 ** 63))
         if self.plan.gpu:
             tile = self.gpu_tile(rows)
             place = round_up(2 * rows * tile, 256) + round_up(4 * rows, 256)

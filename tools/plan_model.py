@@ -92,11 +92,12 @@ class ResNet:
 
 
 class AnyModel:
-    """As many equal layers; what a layer's forward keeps is its input."""
+    """Layers of about equal size; what a layer's forward keeps is its input."""
     LAYERS = 16
 
     def __init__(self, parameters, activations, features):
-        self.parameters = [Parameter(f"layer{i}", parameters / self.LAYERS) for i in range(self.LAYERS if parameters else 0)]
+        count, layers = int(parameters), min(int(parameters), self.LAYERS)
+        self.parameters = [Parameter(f"layer{i}", count * (i + 1) // layers - count * i // layers) for i in range(layers)]
         self.kept, self.features, self.buffers = activations, features, []
 
     def operations(self, rows):
