@@ -44,6 +44,8 @@ def main():
         assert code == 1 and verdicts[1:] == nothing, verdicts
         code, verdicts = run([0, [3.0, 2.0]], [0, [3.0, 1.0]])
         assert code == 1 and verdicts == ["agrees", *["differs by more than 0.001"] * 4, "differs by more than 0.05"], verdicts
+        code, verdicts = run([0, [3.0, 2.0]], [0, [3.0, None]])
+        assert code == 1 and verdicts == ["agrees", *["the loss of step 1 is not finite"] * 5], verdicts
         code, verdicts = run([1, []], [0, [3.0, 2.0]]) # goes on: the CPU has run
         assert code == 0 and verdicts == ["agrees"] * 6, verdicts
         (results / "trainer-0.jsonl").unlink()

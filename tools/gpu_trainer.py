@@ -58,6 +58,9 @@ def compare(found, reference, tolerance):
         return None, "the CPU has no losses to compare with"
     if len(found) != len(reference):
         return None, f"{len(found)} steps instead of {len(reference)}"
+    for step, pair in enumerate(zip(found, reference)):
+        if None in pair: # as --metrics has it
+            return None, f"the loss of step {step} is not finite" + (" on the CPU" if pair[1] is None else "")
     difference = max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(found, reference))
     return difference, "agrees" if difference <= tolerance else f"differs by more than {tolerance:g}"
 
