@@ -355,9 +355,10 @@ def check_wrong_arguments(folder, path):
         ([path, "-k", "1", "--queries", folder], "is a folder"), ([path, "-k", "1", "--names", folder / "missing"], "cannot open"),
         ([path, "-k", "1", "--names", "-"], "is an option"), ([path, "-k", "1", "-o", folder / "no" / "x"], "cannot create"),
         ([path, "-b", "0"], "from 1 to 65536"), (["export", path], "give --npy FILE, --faiss FILE, or both"),
-        (["export", path, "--npy", path], "it is the checkpoint"), (["export", path, "--npy", out, "--faiss", out], "are the same file"),
+        (["export", path, "--npy", path], "it is the input"), (["export", path, "--npy", out, "--faiss", out], "are the same file"),
         (["export", path, "--npy", out, "--faiss", folder / "." / "link" / "out"], "are the same file"),
         (["export", path, "--npy", folder / "name", "--faiss", out], "are the same file"),
+        ([path, "-o", path], "it is the input"),
         (["export", several, "--npy", out], "choose one by --tensor"), (["export", path, "-k", "3"], "no option"),
         (["export", odd, "--faiss", out], "row 1 has a number that is not finite in column 1"))
     for number, (arguments, find) in enumerate(cases):
@@ -365,7 +366,16 @@ def check_wrong_arguments(folder, path):
         run(*arguments, code=1, find=find, ranks=1 if exports else 1 + number % 2, given=b"")
         assert not out.exists()
     run("export", path, "--npy", out, code=1, ranks=2, find="export is for one rank, and there are 2")
-    return len(cases) + 1
+    # As jobs that were killed leave them.
+    left, queries = folder / "out.tmp.0123456789abcdef", folder / "out.tmp.fedcba9876543210"
+    left.write_bytes(path.read_bytes())
+    queries.write_text("0")
+    for arguments in ([left, "-o", out], [path, "--queries", queries, "-o", out], ["export", left, "--npy", folder / "name"]):
+        run(*arguments, code=1, find="has the name of a temporary file", given=b"")
+        assert left.exists() and queries.exists() and not out.exists(), arguments
+    left.unlink()
+    queries.unlink()
+    return len(cases) + 4
 
 
 # ---- exports ----

@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "checkpoint/json_writer.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,21 +14,13 @@
 
 /* ---- inputs ---- */
 
-static shard_status check_not_index(const char *path, const char *index)
-{
-    struct stat a, b;
-    if (index_is(index) && stat(path, &a) == 0 && stat(index, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, index);
-    return SHARD_OK;
-}
-
 static shard_status add_inputs(source_list *sources, const settings *s)
 {
     for (int i = 0; i < s->file_count; i++) {
         if (index_is(s->files[i]) && s->file_count > 1)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: an index is merged alone", s->files[i]);
         SHARD_TRY(index_or_file_add(sources, s->files[i], s->skip_checksums));
-        SHARD_TRY(check_not_index(s->output, s->files[i]));
+        SHARD_TRY(source_check_output(s->output, s->files[i])); /* also an index */
     }
     return output_check_path(s->output, sources);
 }

@@ -5,7 +5,6 @@
 #include "device/device.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,49 +163,9 @@ void output_free(output *out)
     *out = (output){0};
 }
 
-static const char *without_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-/* Whether both files lie in one folder. */
-static bool are_together(const char *first, const char *second)
-{
-    struct stat folder[2];
-    for (int i = 0; i < 2; i++) {
-        const char *path = i ? second : first;
-        char *name = shard_format("%.*s.", (int)(without_folder(path) - path), path);
-        bool found = name && stat(name, &folder[i]) == 0;
-        free(name);
-        if (!found)
-            return false;
-    }
-    return folder[0].st_dev == folder[1].st_dev && folder[0].st_ino == folder[1].st_ino;
-}
-
-static shard_status check_input(const char *path, const char *target, const source *input)
-{
-    struct stat there;
-    char file[PATH_MAX];
-    if (stat(path, &there) == 0 && there.st_dev == input->opened.st_dev && there.st_ino == input->opened.st_ino)
-        return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, input->path);
-    if (realpath(input->path, file) && shard_file_is_temporary(without_folder(file), without_folder(target)) &&
-        are_together(file, target))
-        return shard_error(
-            SHARD_ERROR_ARGUMENT,
-            "cannot write %s: the input %s has the name of a temporary file of it, and would be removed as one that "
-            "a killed job has left; rename the input",
-            path, input->path);
-    return SHARD_OK;
-}
-
 shard_status output_check_path(const char *path, const source_list *inputs)
 {
-    char *target = shard_file_follow(path);
-    shard_status status = target ? SHARD_OK : shard_last_status();
-    for (int64_t i = 0; i < inputs->count && status == SHARD_OK; i++)
-        status = check_input(path, target, &inputs->at[i]);
-    free(target);
-    return status;
+    for (int64_t i = 0; i < inputs->count; i++)
+        SHARD_TRY(source_check_output(path, inputs->at[i].path));
+    return SHARD_OK;
 }

@@ -4,8 +4,10 @@
 #include "checkpoint/checksums.h"
 #include "checkpoint/header.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 static volatile sig_atomic_t taken;
 
@@ -120,4 +122,50 @@ shard_status run_next(run_reader *reader, void *to, int64_t bytes)
 int64_t entry_elements(const shard_entry *entry)
 {
     return shard_shape_product(&entry->shape, 0, entry->shape.ndim);
+}
+
+static const char *without_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Whether both files lie in one folder. */
+static bool are_together(const char *first, const char *second)
+{
+    struct stat folder[2];
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? second : first;
+        char *name = shard_format("%.*s.", (int)(without_folder(path) - path), path);
+        bool found = name && stat(name, &folder[i]) == 0;
+        free(name);
+        if (!found)
+            return false;
+    }
+    return folder[0].st_dev == folder[1].st_dev && folder[0].st_ino == folder[1].st_ino;
+}
+
+/* target: the path, or the file that it links to. */
+static shard_status check_leftover(const char *path, const char *target, const char *input)
+{
+    char file[PATH_MAX];
+    if (realpath(input, file) && shard_file_is_temporary(without_folder(file), without_folder(target)) &&
+        are_together(file, target))
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "cannot write %s: the input %s has the name of a temporary file of it, and would be removed as one that "
+            "a killed job has left; rename the input",
+            path, input);
+    return SHARD_OK;
+}
+
+shard_status source_check_output(const char *path, const char *input)
+{
+    struct stat there, other;
+    if (stat(path, &there) == 0 && stat(input, &other) == 0 && there.st_dev == other.st_dev && there.st_ino == other.st_ino)
+        return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the input %s; choose another output", path, input);
+    char *target = shard_file_follow(path);
+    shard_status status = target ? check_leftover(path, target, input) : shard_last_status();
+    free(target);
+    return status;
 }

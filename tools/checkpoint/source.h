@@ -50,6 +50,9 @@ int64_t run_left(const run_reader *reader);
  * since it was opened. */
 shard_status run_next(run_reader *reader, void *to, int64_t bytes);
 
+/* ARGUMENT: the path that is to be written is the input, or the input would be removed as a leftover of the path. */
+shard_status source_check_output(const char *path, const char *input);
+
 /* The number of elements. */
 int64_t entry_elements(const shard_entry *entry);
 

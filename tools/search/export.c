@@ -156,14 +156,13 @@ static shard_status is_one_file(const char *first, const char *second, bool *one
 }
 
 /* An output never takes the place of the checkpoint or of the other output. */
-static shard_status check_paths(const settings *o, const source *from)
+static shard_status check_paths(const settings *o)
 {
     bool one = false;
     const char *const paths[] = {o->npy, o->faiss};
-    struct stat there;
     for (int i = 0; i < 2; i++)
-        if (paths[i] && stat(paths[i], &there) == 0 && there.st_dev == from->opened.st_dev && there.st_ino == from->opened.st_ino)
-            return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: it is the checkpoint", paths[i]);
+        if (paths[i])
+            SHARD_TRY(source_check_output(paths[i], o->checkpoint));
     if (o->npy && o->faiss)
         SHARD_TRY(is_one_file(o->npy, o->faiss, &one));
     return one ? shard_error(SHARD_ERROR_ARGUMENT, "--npy %s and --faiss %s are the same file", o->npy, o->faiss) : SHARD_OK;
@@ -176,7 +175,7 @@ static shard_status export_from(const settings *o, source_list *sources)
     const shard_entry *entry = pick_tensor(&from->header, o->checkpoint, o->tensor);
     if (!entry)
         return shard_last_status();
-    SHARD_TRY(check_paths(o, from));
+    SHARD_TRY(check_paths(o));
     export e = {.from = from,
                 .entry = entry,
                 .rows = entry->shape.dim[0],

@@ -15,7 +15,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* Milliseconds that rank 0 waits for input, or for a reader of its output, before it lets the other ranks know that it is there:
  * they would take it for lost after SHARD_TIMEOUT seconds. */
@@ -149,17 +148,12 @@ static shard_status allocate(search *s)
     return s->score && s->found ? batch_open(&s->batch, s->options->batch, s->table.width) : shard_last_status();
 }
 
-/* The output takes the place of a file of that name, which must not be one that is read. */
 static shard_status check_output(const settings *o)
 {
     const char *const read[] = {o->checkpoint, o->names, o->queries};
-    struct stat output, other;
-    if (!o->output || stat(o->output, &output) != 0)
-        return SHARD_OK;
-    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
-        if (read[i] && stat(read[i], &other) == 0 && other.st_dev == output.st_dev && other.st_ino == output.st_ino)
-            return shard_error(SHARD_ERROR_ARGUMENT, "cannot write %s: the answers would replace %s, which is read", o->output,
-                               read[i]);
+    for (size_t i = 0; i < sizeof read / sizeof *read && o->output; i++)
+        if (read[i])
+            SHARD_TRY(source_check_output(o->output, read[i]));
     return SHARD_OK;
 }
 
