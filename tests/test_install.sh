@@ -113,7 +113,8 @@ fi
 )
 # And as a subproject.
 mkdir -p "$root/outside/subprojects"
-ln -s "$(cd "$(dirname "$0")/.." && pwd)" "$root/outside/subprojects/libshard"
+source=$(cd "$(dirname "$0")/.." && pwd)
+ln -s "$source" "$root/outside/subprojects/libshard"
 cat >"$root/outside/meson.build" <<'END'
 project('outside', 'c')
 executable('program', '../program.c', dependencies: dependency('libshard', fallback: 'libshard',
@@ -121,6 +122,11 @@ executable('program', '../program.c', dependencies: dependency('libshard', fallb
 END
 PKG_CONFIG_SYSROOT_DIR='' PKG_CONFIG_PATH=$packages CC="$*" "$meson" setup --force-fallback-for=libshard "$root/outside/build" \
     "$root/outside" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
+# A buildtype has its own optimization.
+CC="$*" "$meson" setup -Dbuildtype=debug -Dtests=disabled -Dprojects=disabled -Dcuda=disabled -Dmpi=disabled -Dglyphs=disabled \
+    "$root/debug" "$source" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
+grep -q ' -O0 ' "$root/debug/compile_commands.json" && ! grep -q ' -O3 ' "$root/debug/compile_commands.json" ||
+    { echo "-Dbuildtype=debug optimizes"; exit 1; }
 # What is visible is the public interface, as the map lists it; the version's own symbol aside.
 library=$(find "$root" -name 'libshard.so' | head -n 1)
 nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$root/exported"
