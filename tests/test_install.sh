@@ -122,11 +122,15 @@ executable('program', '../program.c', dependencies: dependency('libshard', fallb
 END
 PKG_CONFIG_SYSROOT_DIR='' PKG_CONFIG_PATH=$packages CC="$*" "$meson" setup --force-fallback-for=libshard "$root/outside/build" \
     "$root/outside" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
-# A buildtype has its own optimization.
+# A buildtype has its own optimization. What the library cannot be is refused.
 CC="$*" "$meson" setup -Dbuildtype=debug -Dtests=disabled -Dprojects=disabled -Dcuda=disabled -Dmpi=disabled -Dglyphs=disabled \
     "$root/debug" "$source" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
 grep -q ' -O0 ' "$root/debug/compile_commands.json" && ! grep -q ' -O3 ' "$root/debug/compile_commands.json" ||
     { echo "-Dbuildtype=debug optimizes"; exit 1; }
+for option in default_library=static default_library=both unity=on; do
+    CC="$*" "$meson" setup "-D$option" "$root/refused" "$source" >"$root/output" 2>&1 && { echo "-D$option is taken"; exit 1; }
+    grep -q "Problem encountered: -D$option: " "$root/output" || { cat "$root/output"; exit 1; }
+done
 # What is visible is the public interface, as the map lists it; the version's own symbol aside.
 library=$(find "$root" -name 'libshard.so' | head -n 1)
 nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$root/exported"
