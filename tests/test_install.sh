@@ -123,8 +123,8 @@ END
 PKG_CONFIG_SYSROOT_DIR='' PKG_CONFIG_PATH=$packages CC="$*" "$meson" setup --force-fallback-for=libshard "$root/outside/build" \
     "$root/outside" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
 # A buildtype has its own optimization. What the library cannot be is refused.
-CC="$*" "$meson" setup -Dbuildtype=debug -Dtests=disabled -Dprojects=disabled -Dcuda=disabled -Dmpi=disabled -Dglyphs=disabled \
-    "$root/debug" "$source" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
+PKG_CONFIG_SYSROOT_DIR='' PKG_CONFIG_PATH=$packages CC="$*" "$meson" setup -Dbuildtype=debug -Dtests=disabled -Dprojects=disabled \
+    -Dcuda=disabled -Dmpi=disabled -Dglyphs=disabled "$root/debug" "$source" >"$root/output" 2>&1 || { cat "$root/output"; exit 1; }
 grep -q ' -O0 ' "$root/debug/compile_commands.json" && ! grep -q ' -O3 ' "$root/debug/compile_commands.json" ||
     { echo "-Dbuildtype=debug optimizes"; exit 1; }
 for option in default_library=static default_library=both unity=on; do
