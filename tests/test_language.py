@@ -113,7 +113,6 @@ def passages(path, text):
             yield start, joined(paragraph), False
             start += paragraph.count("\n") + 2
         return
-    message, first = "", 0
     for found in TOKEN.finditer(text):
         if found["comment"]:
             yield line_of(text, found.start()), joined(found["comment"]), True
