@@ -134,6 +134,7 @@ expect "rows that ranks cannot divide" "*" "^bench_head: --batch" ./bench --batc
 mkdir "it's"
 expect "bench_checkpoint in a folder of any name" 0 "^  dd  .* GB/s\$" "$build/tools/bench_checkpoint" "it's" 4096 512
 expect "bench_checkpoint, no folder" 2 "^usage: bench_checkpoint" "$build/tools/bench_checkpoint"
+expect "bench_checkpoint, no such split" 2 "^usage: bench_checkpoint" "$build/tools/bench_checkpoint" . 8 8 rows
 
 # tools/setup takes a package that apt is told to leave as it is.
 # shellcheck disable=SC2016 # the script's

@@ -181,12 +181,13 @@ static void compare(shard_module *module, const char *directory, int64_t bytes)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2 && argc != 4 && argc != 5) {
+    bool by_row = argc == 5 && strcmp(argv[4], "row") == 0, named = by_row || (argc == 5 && strcmp(argv[4], "column") == 0);
+    if (argc != 2 && argc != 4 && !named) {
         fprintf(stderr, "usage: bench_checkpoint DIRECTORY [ROWS COLUMNS [column|row]]\n");
         return 2;
     }
     int64_t rows = argc > 2 ? whole_argument(argv[2]) : 1000000, columns = argc > 2 ? whole_argument(argv[3]) : 512;
-    shard_split split = argc == 5 && strcmp(argv[4], "row") == 0 ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
+    shard_split split = by_row ? SHARD_SPLIT_ROW : SHARD_SPLIT_COLUMN;
     shard_init(&argc, &argv);
     shard_mesh *mesh = shard_mesh_create(.model = shard_group_size(shard_world()));
     shard_module *module = shard_nn_parallel_linear(columns, rows, split, shard_mesh_model_group(mesh), .bias = false);
