@@ -51,6 +51,9 @@ START_TEST(test_refuses_schedules)
         {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0, .gamma = -2}, 0, "*gamma -2,*"},
         {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0, .power = -3}, 0, "*power -3,*"},
         {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0, .warmup_steps = -4}, 0, "*warmup_steps -4,*"},
+        {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0, .milestones = {30, -60, 80}},
+         100,
+         "*milestones[[]1] is -60:*"},
         {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0}, -5, "*step -5:*"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -19,7 +19,7 @@ static int64_t drops(const shard_schedule *schedule, int64_t step)
     if (schedule->kind == SHARD_SCHEDULE_STEP)
         return step / schedule->step_size;
     int64_t count = 0;
-    for (int i = 0; i < SHARD_SCHEDULE_MILESTONES && schedule->milestones[i] > 0; i++)
+    for (int i = 0; i < SHARD_SCHEDULE_MILESTONES && schedule->milestones[i] != 0; i++)
         count += step >= schedule->milestones[i];
     return count;
 }
@@ -42,6 +42,11 @@ static shard_status check(const shard_schedule *s, int64_t step)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_schedule_lr: %s needs total_steps, not %lld",
                            s->kind == SHARD_SCHEDULE_COSINE ? "SHARD_SCHEDULE_COSINE" : "SHARD_SCHEDULE_POLYNOMIAL",
                            (long long)s->total_steps);
+    for (int i = 0; i < SHARD_SCHEDULE_MILESTONES && s->milestones[i] != 0; i++)
+        if (s->milestones[i] < 0)
+            return shard_error(SHARD_ERROR_ARGUMENT,
+                               "shard_schedule_lr: milestones[%d] is %lld: a milestone is a step from 1 on, and 0 ends the list",
+                               i, (long long)s->milestones[i]);
     return SHARD_OK;
 }
 
