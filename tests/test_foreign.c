@@ -179,6 +179,12 @@ START_TEST(dlpack_round)
         ck_assert_int_eq(shard_tensor_dtype(y), dtypes[_i]);
         ck_assert_int_eq(shard_tensor_size(y, 1), 3);
         ck_assert_double_eq(shard_item(shard_cast(shard_narrow(shard_reshape(y, SHARD_SHAPE(6)), 0, 5, 1), SHARD_FLOAT64)), 3);
+        managed = shard_to_dlpack(shard_empty(SHARD_SHAPE(2, 0), .dtype = dtypes[_i], .device = cpu));
+        ck_assert_msg(managed, "%s", shard_last_error());
+        ck_assert_ptr_null(managed->dl_tensor.data);
+        shard_tensor *empty = shard_from_dlpack(managed);
+        ck_assert_msg(empty, "%s", shard_last_error());
+        ck_assert_int_eq(shard_tensor_size(empty, 0), 2);
     }
     ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
 }

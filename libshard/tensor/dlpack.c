@@ -231,8 +231,13 @@ static exported *export(const char *function, shard_tensor *tensor, DLTensor *de
     for (int i = 0; i < TYPES; i++)
         if (types[i].dtype == tensor->dtype)
             type = types[i].type;
-    *described = (DLTensor){
-        .data = memory, .device = place, .ndim = tensor->shape.ndim, .dtype = type, .shape = e->shape, .strides = e->strides};
+    /* DLPack's data is NULL where there are no elements */
+    *described = (DLTensor){.data = stride ? memory : NULL,
+                            .device = place,
+                            .ndim = tensor->shape.ndim,
+                            .dtype = type,
+                            .shape = e->shape,
+                            .strides = e->strides};
     return e;
 }
 
