@@ -166,6 +166,31 @@ static void run_shapes(void)
     }
 }
 
+/* Indices are there where values are. */
+static void check_indices(const shard_tensor *values, const shard_tensor *indices)
+{
+    if (!values != !indices)
+        abort();
+}
+
+/* Of a classifier's logits that are not in memory, of 16 bits. */
+static void run_top_k(void)
+{
+    shard_manual_seed(1);
+    shard_module *classifier = shard_nn_parallel_classifier(3, 4, NULL, .dtype = SHARD_BFLOAT16);
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_forward(classifier, shard_cast(matrix(), SHARD_BFLOAT16)), *indices = NULL;
+        SHARD_NO_GRAD
+        {
+            shard_tensor *values = note(shard_top_k(logits, 2, &indices));
+            check_indices(values, indices);
+            note(indices);
+        }
+    }
+    shard_module_destroy(classifier);
+}
+
 static void run_extremes(void)
 {
     SHARD_SCOPE
@@ -873,5 +898,6 @@ const allocation_scenario allocation_scenarios[] = {
     ROW(custom_module), ROW(layers),  ROW(convert), ROW(initial_values), ROW(models),    ROW(optimizers),
     ROW(settings),      ROW(scaler),  ROW(engines), ROW(metadata),       ROW(files),     ROW(module_files),
     ROW(directory),     ROW(groups),  ROW(sampler), ROW(devices),        ROW(attention), ROW(saves_in_background),
+    ROW(top_k),
 };
 const int allocation_scenario_count = (int)(sizeof allocation_scenarios / sizeof *allocation_scenarios);

@@ -363,7 +363,7 @@ static shard_tensor *deferred_top_k(shard_tensor *x, shard_tensor **input, shard
     shard_set_autocast(now);
     y = shard_scope_hand_out(y ? shard_cast(y, x->dtype) : NULL, &scope);
     if (indices)
-        *indices = shard_scope_hand_out(*indices, &scope);
+        *indices = y ? shard_scope_hand_out(*indices, &scope) : NULL;
     shard_scope_close(&scope);
     return y;
 }
