@@ -33,10 +33,12 @@ class Shape(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    """A struct whose first field is its size; `defaults` are those of SHARD_..._OPTIONS_INIT."""
+    """A struct whose first field is its size; `defaults` are those of SHARD_..._OPTIONS_INIT. The size ends with the last field:
+    sizeof has padding behind it, where the library may have fields whose default is not 0."""
 
     def __init__(self, **fields):
-        super().__init__(size=ctypes.sizeof(self), **{**self.defaults, **fields})
+        last = getattr(type(self), self._fields_[-1][0])
+        super().__init__(size=last.offset + last.size, **{**self.defaults, **fields})
 
 
 class TensorOptions(Options):
@@ -61,6 +63,12 @@ class SgdOptions(Options):
     # The first fields alone, as an older header had them: the library has the defaults of the others.
     _fields_ = [("size", c_size_t), ("lr", c_double), ("momentum", c_double)]
     defaults = {"lr": 1e-3}
+
+
+class LayerNormOptions(Options):
+    # The library has `bias`, true, in the padding behind this field.
+    _fields_ = [("size", c_size_t), ("elementwise_affine", c_bool)]
+    defaults = {"elementwise_affine": True}
 
 
 class HeadBackwardOptions(Options):
@@ -93,6 +101,7 @@ model_group = function("shard_mesh_model_group", pointer, pointer)
 linear = function("shard_nn_linear_with", pointer, c_int64, c_int64, pointer)
 parallel_linear = function("shard_nn_parallel_linear_with", pointer, c_int64, c_int64, c_int, pointer, pointer)
 relu = function("shard_nn_relu", pointer)
+layer_norm = function("shard_nn_layer_norm_with", pointer, c_int64, c_double, POINTER(LayerNormOptions))
 sequential = function("shard_nn_sequential_of", pointer, c_int, POINTER(pointer))
 parameters_of = function("shard_parameters", pointer, pointer)
 tensors_destroy = function("shard_tensors_destroy", None, pointer)
@@ -190,8 +199,18 @@ def look_for_plugin():
         clear_error()
 
 
+def takes_defaults():
+    """Of a field that is not in the struct."""
+    norm = layer_norm(4, 1e-5, byref(LayerNormOptions()))
+    parameters = parameters_of(norm)
+    assert tensors_count(parameters) == 2, "weight and bias"
+    tensors_destroy(parameters)
+    module_destroy(norm)
+
+
 def main():
     look_for_plugin()
+    takes_defaults()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     path = pathlib.Path(sys.argv[2] + f".exchange.{os.getppid()}")
     exchange = file_exchange(path, rank)
