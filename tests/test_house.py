@@ -201,11 +201,15 @@ def check_map(root):
 
 
 def check_statuses(root):
-    """A program can have its compiler find each status that it does not use."""
-    return [f"{path.relative_to(root)}: {name} returns a status and is not SHARD_CHECKED"
-            for path in sorted((root / "include").rglob("*.h"))
-            for name in re.findall(r"^SHARD_API shard_status (shard_\w+)\(", path.read_text(encoding="utf-8"), re.M)
-            if name not in ("shard_error", "shard_last_status")]
+    """A program can have its compiler find each status that it does not use, also that of a macro."""
+    texts = {path.relative_to(root): path.read_text(encoding="utf-8") for path in sorted((root / "include").rglob("*.h"))}
+    checked = set(re.findall(r"SHARD_CHECKED shard_status (shard_\w+)\(", "".join(texts.values())))
+    return [f"{path}: {name} returns a status and is not SHARD_CHECKED" for path, text in texts.items()
+            for name in re.findall(r"^SHARD_API shard_status (shard_\w+)\(", text, re.M)
+            if name not in ("shard_error", "shard_last_status")] + \
+           [f"{path}: a macro has the status of {name} without SHARD_GIVEN_STATUS" for path, text in texts.items()
+            for macro in re.findall(r"^#define (?:.*\\\n)*.*", text, re.M) if "SHARD_GIVEN_STATUS(" not in macro
+            for name in sorted(checked & set(re.findall(r"\bshard_\w+(?=\()", macro)))]
 
 
 def collective_functions(header):

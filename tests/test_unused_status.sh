@@ -24,3 +24,12 @@ for language in c c++; do
     call='shard_error(SHARD_ERROR_ARGUMENT, "of the program"); shard_last_status();'
     compile 0 $language "$@" -DSHARD_WARN_UNUSED_STATUS
 done
+for function in 'shard_save(0, "f", 0)' 'shard_load(0, "f", .local = true)' 'shard_clip_grad_norm(0, 1.0, 0)' \
+    'shard_optimizer_add_param_group(0, (shard_module *)0)' 'shard_nn_init_kaiming_uniform(0)' \
+    'shard_head_backward(0, 0, 0, 0, 0)'; do
+    call="$function;"
+    compile 0 c "$@"
+    compile 1 c "$@" -DSHARD_WARN_UNUSED_STATUS
+    call="if ($function != SHARD_OK) return;"
+    compile 0 c "$@" -DSHARD_WARN_UNUSED_STATUS
+done

@@ -17,8 +17,8 @@ import sys
 
 SPECIAL = re.compile(r"([\\@<>#%&\"$])")
 HEADING = re.compile(r"/\*\s*----")
-HELPER = re.compile(r"#define (\w+(_IN|_OF|_H|_)|SHARD_(JOIN|WITH|GIVEN|API|PRINTF|OPTIONS|PARAMETERS|OF_PARAMETERS|ARGUMENTS|"
-                    r"ARGUMENT_OPTIONS|BEGIN_C|END_C))\b")
+HELPER = re.compile(r"#define (\w+(_IN|_OF|_H|_)|SHARD_(JOIN|WITH|GIVEN|GIVEN_STATUS|API|PRINTF|OPTIONS|PARAMETERS|OF_PARAMETERS|"
+                    r"ARGUMENTS|ARGUMENT_OPTIONS|BEGIN_C|END_C))\b")
 NOTHING = "&nbsp;"
 NAMED = re.compile(r"#define SHARD_[A-Z0-9_]+(?!\w|\()|typedef (struct|enum) \w+ (\w+;|\{)|struct \w+ \{")
 SEVERAL = re.compile(r"(\s+(?:const )?\w+ )(\w+(?:, \w+)+);(\s*/\*.*\*/)?\s*$", re.DOTALL)

@@ -69,11 +69,13 @@ SHARD_BEGIN_C
  *
  *     shard_optimizer *sgd = shard_sgd(parameters, .lr = 0.1);
  *
- * A value without its field's name, as in shard_sgd(parameters, 0.1), does not compile, nor does such a macro in C++.
+ * A first value without its field's name, as in shard_sgd(parameters, 0.1), does not compile; a later one is that of the field
+ * behind the one before it, as in any initializer. In C++ such a macro does not compile.
  *
  * In standard C `...` may not be empty, so the last of the other arguments is in it, too. SHARD_OPTIONS makes that
- * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning. The assertion that the
- * first option has a name is in the struct whose size is taken: an initializer has no other place for one.
+ * argument and the struct of it; SHARD_GIVEN lets fields be set over the defaults without a warning. Inside of it gcc does not
+ * warn of an unused status, which SHARD_GIVEN_STATUS therefore passes through a function. The assertion that the first option
+ * has a name is in the struct whose size is taken: an initializer has no other place for one.
  */
 #ifdef __cplusplus
 #define SHARD_GIVEN(...) shard_this_macro_is_for_C_call_its_function_whose_name_ends_in_with_or_of
@@ -84,6 +86,7 @@ SHARD_BEGIN_C
         _Pragma("GCC diagnostic pop")                                                                        \
     })
 #endif
+#define SHARD_GIVEN_STATUS(...) shard_given_status(SHARD_GIVEN(__VA_ARGS__))
 #define SHARD_FIELDS(type, defaults, ...) {defaults##_VALUES, .size = SHARD_SIZE_BY_NAME(type, __VA_ARGS__, ), __VA_ARGS__}
 #define SHARD_SIZE_BY_NAME(type, first, ...)                                                                          \
     __extension__ sizeof(struct {                                                                                     \
@@ -114,6 +117,11 @@ typedef enum shard_status {
     SHARD_ERROR_DEVICE,      /* the device's own library failed */
     SHARD_ERROR_INTERNAL,    /* a defect of this library */
 } shard_status;
+
+static inline SHARD_CHECKED shard_status shard_given_status(shard_status status)
+{
+    return status;
+}
 
 /* The name of a status: "ok", "argument", ...; static, never NULL. */
 SHARD_API const char *shard_status_name(shard_status status);

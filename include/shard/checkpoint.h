@@ -56,8 +56,8 @@ typedef struct shard_save_options {
  * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
  * torch.save.
  */
-#define shard_save(tensors, path, ...) \
-    SHARD_GIVEN(shard_save_with(tensors, path, SHARD_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS, __VA_ARGS__)))
+#define shard_save(tensors, path, ...)                                                                                           \
+    SHARD_GIVEN_STATUS(shard_save_with(tensors, path, SHARD_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_save_with(const shard_tensors *tensors, const char *path,
                                                      const shard_metadata *metadata, const shard_save_options *options);
 
@@ -119,13 +119,13 @@ typedef struct shard_load_options {
  *     those of the bytes that it reads. If the ranks do not read every byte of a tensor, as of a split one with .local, they
  *     read it again as a whole. Each rank reads a part. A file without checksums is loaded as it is.
  *   - MISMATCH: other files, or another .skip_checksums, on some ranks. */
-#define shard_load(tensors, ...) \
-    SHARD_GIVEN(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
+#define shard_load(tensors, ...)                                                                                                 \
+    SHARD_GIVEN_STATUS(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
 SHARD_API SHARD_CHECKED shard_status shard_load_with(const shard_tensors *tensors, const char *path,
                                                      const shard_load_options *options, shard_metadata **metadata);
 /* The macro with *metadata: shard_load_with_metadata(tensors, path, &metadata, .prefix = "head."). */
-#define shard_load_with_metadata(tensors, path, ...) \
-    SHARD_GIVEN(shard_load_with(tensors, path, SHARD_OPTIONS_BEFORE(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__)))
+#define shard_load_with_metadata(tensors, path, ...)                                                                             \
+    SHARD_GIVEN_STATUS(shard_load_with(tensors, path, SHARD_OPTIONS_BEFORE(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__)))
 
 /* As shard_save and shard_load for a module's state dict. */
 SHARD_API SHARD_CHECKED shard_status shard_save_module(shard_module *module, const char *path);
@@ -166,7 +166,7 @@ typedef struct shard_save_checkpoint_options {
  * negative step, max_to_keep of 1. A checkpoint that cannot be removed is a line of the log. Collective over the world. As
  * orbax's CheckpointManager.save. */
 #define shard_save_checkpoint(tensors, directory, step, ...)                                                                     \
-    SHARD_GIVEN(shard_save_checkpoint_with(                                                                                      \
+    SHARD_GIVEN_STATUS(shard_save_checkpoint_with(                                                                               \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_save_checkpoint_with(const shard_tensors *tensors, const char *directory, int64_t step,
                                                                 const shard_metadata *metadata,
@@ -183,9 +183,9 @@ SHARD_API shard_async_save *shard_save_checkpoint_async_with(const shard_tensors
 
 /* Finds the newest checkpoint of a step before `before` (INT64_MAX: of any step) whose file has a whole header and the size that
  * belongs to it; others are left out with a line of the log. Sets *step, and path, which has `bytes`, for shard_load; -1 and ""
- * if there is none. If shard_load then finds a damaged tensor, search again before this step. Errors: IO, a directory
- * or a checkpoint that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the first rank
- * reads it. Collective over the world. As orbax's CheckpointManager.latest_step. */
+ * if there is none, and after an error. If shard_load then finds a damaged tensor, search again before this step. Errors: IO, a
+ * directory or a checkpoint that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the
+ * first rank reads it. Collective over the world. As orbax's CheckpointManager.latest_step. */
 SHARD_API SHARD_CHECKED shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path,
                                                              size_t bytes);
 
@@ -268,11 +268,11 @@ typedef struct shard_load_state_dict_options {
  * Not collective: each rank loads by itself, and in stage 3 of shard_zero_optimizer all ranks must. As
  * torch.nn.Module.load_state_dict; strict=False is .allow_missing = true, .allow_unexpected = true.
  */
-#define shard_load_state_dict(tensors, ...) \
-    SHARD_GIVEN(shard_load_state_dict_with( \
+#define shard_load_state_dict(tensors, ...)                                                                                      \
+    SHARD_GIVEN_STATUS(shard_load_state_dict_with(                                                                               \
         tensors, SHARD_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS, __VA_ARGS__)))
-#define shard_module_load_state_dict(module, ...) \
-    SHARD_GIVEN(shard_module_load_state_dict_with( \
+#define shard_module_load_state_dict(module, ...)                                                                                \
+    SHARD_GIVEN_STATUS(shard_module_load_state_dict_with(                                                                        \
         module, SHARD_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_load_state_dict_with(const shard_tensors *tensors, const shard_tensors *source,
                                                                 const shard_load_state_dict_options *options);

@@ -81,8 +81,8 @@ typedef struct shard_head_backward_options {
  * stage 3 partitions the weight (parallel.h). As a torch.autograd.Function's backward.
  */
 #define shard_head_backward(saved, dy, dx, dweight, ...)                                                                         \
-    SHARD_GIVEN(shard_head_backward_with(saved, dy, dx, dweight,                                                                 \
-                                         SHARD_OPTIONS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS, __VA_ARGS__)))
+    SHARD_GIVEN_STATUS(shard_head_backward_with(                                                                                 \
+        saved, dy, dx, dweight, SHARD_OPTIONS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, shard_tensor **dx,
                                                               shard_tensor **dweight, shard_tensor **dbias,
                                                               const shard_head_backward_options *options);

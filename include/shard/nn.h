@@ -326,11 +326,11 @@ typedef struct shard_nn_init_kaiming_options {
     sizeof(shard_nn_init_kaiming_options), 0.0, SHARD_FAN_IN, SHARD_NONLINEARITY_LEAKY_RELU
 #define SHARD_NN_INIT_KAIMING_OPTIONS_INIT {SHARD_NN_INIT_KAIMING_OPTIONS_VALUES}
 /* Standard deviation gain / sqrt(fan of the mode). He et al. 2015. */
-#define shard_nn_init_kaiming_uniform(...) \
-    SHARD_GIVEN(shard_nn_init_kaiming_uniform_with( \
+#define shard_nn_init_kaiming_uniform(...)                                                                                       \
+    SHARD_GIVEN_STATUS(shard_nn_init_kaiming_uniform_with(                                                                       \
         SHARD_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS, __VA_ARGS__)))
-#define shard_nn_init_kaiming_normal(...) \
-    SHARD_GIVEN(shard_nn_init_kaiming_normal_with( \
+#define shard_nn_init_kaiming_normal(...)                                                                                        \
+    SHARD_GIVEN_STATUS(shard_nn_init_kaiming_normal_with(                                                                        \
         SHARD_OPTIONS(shard_nn_init_kaiming_options, SHARD_NN_INIT_KAIMING_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_kaiming_uniform_with(shard_tensor *tensor,
                                                                         const shard_nn_init_kaiming_options *options);

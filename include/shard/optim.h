@@ -211,11 +211,12 @@ typedef struct shard_param_group_options {
  * that have come to require a gradient since, also with an empty list; after an error other than ARGUMENT the optimizer
  * can then only be destroyed. Collective over the world under shard_zero_optimizer, else not. */
 #define shard_optimizer_add_param_group(optimizer, ...) SHARD_ADD_PARAM_GROUP(optimizer, __VA_ARGS__, )
-#define SHARD_ADD_PARAM_GROUP(optimizer, parameters, ...)                                                                    \
-    SHARD_GIVEN(shard_parameter_list shard_given_group __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters); \
-                shard_optimizer_add_param_group_with(                                                                        \
-                    optimizer, shard_given_group.list,                                                                       \
-                    &(shard_param_group_options)SHARD_FIELDS(shard_param_group_options, SHARD_PARAM_GROUP_OPTIONS, __VA_ARGS__)))
+#define SHARD_ADD_PARAM_GROUP(optimizer, parameters, ...)                                                                        \
+    SHARD_GIVEN_STATUS(                                                                                                          \
+        shard_parameter_list shard_given_group __attribute__((cleanup(shard_list_end))) = SHARD_PARAMETERS(parameters);          \
+        shard_optimizer_add_param_group_with(                                                                                    \
+            optimizer, shard_given_group.list,                                                                                   \
+            &(shard_param_group_options)SHARD_FIELDS(shard_param_group_options, SHARD_PARAM_GROUP_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer,
                                                                           const shard_tensors *parameters,
                                                                           const shard_param_group_options *options);
@@ -258,9 +259,9 @@ typedef struct shard_clip_options {
  * MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer. Collective
  * over the world.
  */
-#define shard_clip_grad_norm(optimizer, max_norm, ...) \
-    SHARD_GIVEN(shard_clip_grad_norm_with(            \
-        optimizer, max_norm, SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
+#define shard_clip_grad_norm(optimizer, max_norm, ...)                                                                           \
+    SHARD_GIVEN_STATUS(shard_clip_grad_norm_with(optimizer, max_norm,                                                            \
+                                                 SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_with(shard_optimizer *optimizer, double max_norm,
                                                                const shard_clip_options *options, double *norm);
 
@@ -268,8 +269,8 @@ SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_with(shard_optimizer *
  * of its own are clipped as one model. Optimizers are at least one, none twice, with parameters on one device (UNSUPPORTED); none
  * may have a parameter of another one, which would count twice. Collective over the world. */
 #define shard_clip_grad_norm_of(optimizers, count, max_norm, ...)                                                                \
-    SHARD_GIVEN(shard_clip_grad_norm_of_with(optimizers, count, max_norm,                                                        \
-                                             SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
+    SHARD_GIVEN_STATUS(shard_clip_grad_norm_of_with(optimizers, count, max_norm,                                                 \
+                                                    SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimizer *const *optimizers, int64_t count,
                                                                   double max_norm, const shard_clip_options *options,
                                                                   double *norm);
