@@ -42,7 +42,7 @@ def read_help(program):
     check(done.returncode == 0 and not done.stderr, f"{name} --help: {done}")
     check(run(program, "-h").stdout == done.stdout, f"{name} -h is not --help")
     lines = done.stdout.splitlines()
-    check(re.match(rf"Usage: {name} \[options\]", lines[0]) and re.match(rf" {{7}}shardrun -n \d {name} ", lines[1]) and not lines[2],
+    check(re.match(rf"Usage: {name} \[options\]", lines[0]) and re.match(rf"  or:  shardrun -n \d {name} ", lines[1]) and not lines[2],
           f"{name}: begins with {lines[:3]}")
     check("Defaults are in parentheses." in re.sub(r"\s+", " ", done.stdout), f"{name}: nothing about defaults")
     found, own, current, heading = {}, set(), None, ""
@@ -51,7 +51,7 @@ def read_help(program):
         option = OPTION.match(line)
         if option:
             current = option.group(1)
-            own |= {current} if heading == "Model" else set()
+            own |= {current} if heading == "Model:" else set()
             check(current not in found, f"{name}: --{current} is there twice")
             found[current] = (option.group(2), line[32:].strip())
         elif line.startswith(" " * 32) and current:

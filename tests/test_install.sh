@@ -101,6 +101,7 @@ if command -v help2man >/dev/null && [ -n "$(find "$build/docs" -name '*.1')" ];
     for program in "$(dirname "$shardrun")"/*; do
         page=$(find "$root" -path "*/man1/${program##*/}.1")
         [ -n "$page" ] && grep -q 'SHARD_TIMEOUT\|number of ranks\|checkpoint' "$page" || { echo "${program##*/}: no page"; exit 1; }
+        ! "$program" --help | grep -q 'shardrun -n' || grep -q '^\.B shardrun$' "$page" || { echo "${program##*/}: a synopsis without shardrun"; exit 1; }
     done
 fi
 # The same from the build folder, nothing installed.

@@ -85,6 +85,7 @@ script bin/apt-cache 'echo pkgconf'
 script bin/apt-get 'echo "apt-get: offline" >&2; exit 1'
 mkdir -p bundle/python empty
 touch bundle/python/meson.py
+expect "help of bundle" 0 "^tools/bundle DIR" tools/bundle --help
 expect "a bundle in a folder of other files" 2 "^tools/bundle: $project has other files than a bundle's" tools/bundle .
 for folder in bundle empty missing; do expect "a bundle in $folder" 1 "^apt-get: offline" tools/bundle $folder; done
 

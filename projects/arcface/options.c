@@ -82,7 +82,7 @@ const command_line options_line = {
     .operand = "DIR",
     .operand_offset = offsetof(options, directory),
     .usage = "Usage: arcface [options] DIR\n"
-             "       shardrun -n 4 arcface --enable-model-parallel [options] DIR\n\n"
+             "  or:  shardrun -n 4 arcface --enable-model-parallel [options] DIR\n\n"
              "Trains a network whose features tell identities apart, by a classifier with a margin, exact or sampled, and\n"
              "measures verification and search. DIR has train.rec and train.idx, as insightface's data sets, or\n"
              "train/<identity>/ with JPEG or PNG files. The classifier can be split over ranks. The same images meet in\n"

@@ -376,7 +376,7 @@ shard_status command_line_print_help(const command_line *line, FILE *file)
     for (int i = 0; i < flat.count; i++) {
         const command_option *option = &rows[i];
         if (option->kind == COMMAND_HEADING) {
-            fprintf(file, "\n%s\n", option->name);
+            fprintf(file, "\n%s:\n", option->name);
             continue;
         }
         char name[64], help[512], letter[4] = "";

@@ -59,7 +59,7 @@ const command_line options_line = {
     .operand = "DIR",
     .operand_offset = offsetof(options, directory),
     .usage = "Usage: debs [options] DIR\n"
-             "       shardrun -n 4 debs --enable-model-parallel [options] DIR\n\n"
+             "  or:  shardrun -n 4 debs --enable-model-parallel [options] DIR\n\n"
              "Trains a network on DIR/train.txt that predicts the labels of a point, of which there may be millions, and\n"
              "measures it on DIR/test.txt. The files have the format of the Extreme Classification Repository;\n"
              "projects/debs/prepare makes them of Debian's packages. The last layer can be split over ranks. The same\n"

@@ -115,7 +115,7 @@ const command_line options_line = {
     .operand = "DIR",
     .operand_offset = offsetof(options, directory),
     .usage = "Usage: imagenet [options] DIR\n"
-             "       shardrun -n 4 imagenet --enable-model-parallel [options] DIR\n\n"
+             "  or:  shardrun -n 4 imagenet --enable-model-parallel [options] DIR\n\n"
              "Trains a ResNet on the images in DIR/train/<class>/*.{jpg,png} and validates it on those in\n"
              "DIR/val, on one rank or on all that shardrun, mpirun or srun start. The last layer can be split\n"
              "over ranks. The same images meet in the same step on any number of ranks. Defaults are in\n"

@@ -104,7 +104,7 @@ const command_line options_line = {
     .operand = "TEXT",
     .operand_offset = offsetof(options, text),
     .usage = "Usage: mingpt [options] TEXT\n"
-             "       shardrun -n 4 mingpt --enable-model-parallel [options] TEXT\n\n"
+             "  or:  shardrun -n 4 mingpt --enable-model-parallel [options] TEXT\n\n"
              "Trains a GPT on a text: a file, of which the last tenth is for validation, or a folder with train.txt and\n"
              "val.txt (projects/minGPT/prepare makes them of Debian's package descriptions) or with wikitext. Embedding,\n"
              "attention, MLP and head can be split over ranks. The same text is in the same step on any number of ranks.\n"

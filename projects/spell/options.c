@@ -70,7 +70,7 @@ const command_line options_line = {
     .operand_offset = offsetof(options, directory),
     .usage =
         "Usage: spell [options] DIR\n"
-        "       shardrun -n 2 spell --enable-model-parallel [options] DIR\n\n"
+        "  or:  shardrun -n 2 spell --enable-model-parallel [options] DIR\n\n"
         "Trains a network that corrects misspelled words: the classes are the words of DIR/words.txt, of which there may be\n"
         "millions, and the training pairs are made of them by a noise model. Validation is on DIR/test.txt, if it is there.\n"
         "projects/spell/prepare makes both files. The last layer can be split over ranks. A step has the same pairs on any\n"

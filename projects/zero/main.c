@@ -239,7 +239,7 @@ static const command_line line = {
     .defaults = &defaults,
     .bytes = sizeof defaults,
     .usage = "Usage: zero [options]\n"
-             "       shardrun -n 2 zero [options]\n\n"
+             "  or:  shardrun -n 2 zero [options]\n\n"
              "Trains PyTorch's tutorial of ZeroRedundancyOptimizer, and prints the memory of a rank without ZeRO and with its\n"
              "stages. Defaults are in parentheses.\n",
 };

@@ -68,8 +68,8 @@ static const command_line search_line = {
     .operand = "CHECKPOINT",
     .operand_offset = offsetof(settings, checkpoint),
     .usage = "Usage: shard-search CHECKPOINT [options]\n"
-             "       shardrun -n 4 shard-search CHECKPOINT [options]\n"
-             "       shard-search export CHECKPOINT [options]\n\n"
+             "  or:  shardrun -n 4 shard-search CHECKPOINT [options]\n"
+             "  or:  shard-search export CHECKPOINT [options]\n\n"
              "Finds the rows of a checkpoint's tensor (the classes of a classifier, the vocabulary of an embedding) that\n"
              "are nearest to queries, exactly, on one rank or on all that shardrun, mpirun or srun start: each rank has\n"
              "a range of the rows. export writes the tensor to files of NumPy and faiss. Defaults are in parentheses.\n",
