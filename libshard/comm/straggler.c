@@ -7,7 +7,7 @@
 
 /* Fewer collectives say little: one is that of a save or a first step. */
 #define CHECKS_LEAST 10
-/* A straggler is reported again after 1, 2, 4, ... periods, at most so many. */
+/* Between the reports of a straggler are 1, 2, 4, ... periods, at most so many. */
 #define QUIET_MOST 64
 
 /* ---- the time that this thread computes ---- */
