@@ -7,8 +7,9 @@
                 a line "..." stands for any lines
     ```text     diagrams
 
-In these, in README.md, CONTRIBUTING.md and the README.md of each project every name that begins with shard_ or SHARD_ has to be in
-the sources. In these and in the README.md of examples/ and tests/ every relative link has to lead to a file, and to a title of it.
+The calls in docs/pytorch.md compile. In README.md, CONTRIBUTING.md and the README.md of each project ```console blocks are run,
+too. In all of these every name that begins with shard_ or SHARD_ has to be in the sources. In these and in the README.md of
+examples/ and tests/ every relative link has to lead to a file, and to a title of it.
 
 Usage: check_docs.py SOURCE_ROOT BUILD_ROOT CC [ARGUMENT...]
 """
@@ -24,6 +25,20 @@ FENCE = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"\b(?:shard|SHARD)_\w*[A-Za-z0-9]\b(?!\*)")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 TITLE = re.compile(r"^#+ (.*)$", re.MULTILINE)
+CALL = re.compile(r"`((?:\w+ = )?(?:shard|SHARD)_\w+\([^`\n]*)`")
+# The variables of these calls.
+VARIABLES = """
+    shard_tensor *a, *b, *c, *w, *x, *y, *p, *s, *v, *q, *k, *bias, *loss, *index, *indices, *logits, *target, *cosines, *pairs,
+        *weight, *gradient, *parameter;
+    shard_tensors *list, *parameters, *state, *like; shard_module_type module_type;
+    shard_module *m, *model, *backbone, *head, *embedding;
+    shard_optimizer *optimizer, *optimizers[2];
+    shard_group *group; shard_mesh *mesh; shard_device *device; shard_event *event; shard_grad_scaler *scaler; shard_ema *ema;
+    shard_async_save *save; shard_data_parallel *data_parallel; DLManagedTensorVersioned *managed;
+    shard_schedule schedule; shard_custom_op_type type; shard_init_options options; shard_shape shape; shard_dtype dtype;
+    void *data, *stream, *context; const char *path; size_t bytes; bool done;
+    int d, dim, i, part, parts, color, count, size, ranks[2];
+    int64_t n, in, out, seed, step, start, length, classes, features, labels, samples, local_batch;"""
 SECONDS = 60 * int(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 
 
@@ -99,6 +114,18 @@ def check_blocks(text, folder, environment, known_lines):
             yield f"{path.name} is not run"
 
 
+def check_calls(text, root, compiler):
+    calls = [call for call in CALL.findall(text) if "..." not in call]
+    lines = ["#include <shard/shard.h>", "#include <shard/dlpack.h>", "#include <stdio.h>", "void calls(int argc, char **argv) {"]
+    program = "\n".join([*lines, VARIABLES.replace("\n", " "), *(f"{{ {call}; }}" for call in calls), "}"])
+    done = subprocess.run([*compiler, "-Werror=incompatible-pointer-types", "-Werror=int-conversion", "-fsyntax-only",
+                           f"-I{root / 'include'}", "-xc", "-"], input=program, capture_output=True, text=True, check=False)
+    for line, text_of_error in re.findall(r"^<stdin>:(\d+):\d+: error: (.*)$", done.stderr, re.MULTILINE):
+        yield f"{calls[int(line) - len(lines) - 2]}: {text_of_error}"
+    if len(calls) < 100 or done.returncode != 0 and "error: " not in done.stderr:
+        yield f"{len(calls)} calls: {done.stderr}"
+
+
 def check_names(text, known):
     return (f"the name {name} is not in the sources" for name in sorted(set(NAME.findall(text)) - known))
 
@@ -122,11 +149,15 @@ def check_links(text, document):
 
 def check_document(document, root, build, compiler, known_lines, known_names):
     text = document.read_text(encoding="utf-8")
-    if document.parent.name == "docs":
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            environment = prepare(folder, root, build, compiler)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        environment = prepare(folder, root, build, compiler)
+        if document.parent.name == "docs":
             yield from check_blocks(text, folder, environment, known_lines)
+            yield from check_calls(text, root, compiler) if document.name == "pytorch.md" else ()
+        else:
+            for block in (block for kind, block in FENCE.findall(text) if kind == "console"):
+                yield from run_console(block, folder, environment)
     if document.parent.name not in ("examples", "tests"):
         yield from check_names(text, known_names)
     yield from check_links(text, document)
