@@ -75,6 +75,9 @@ static void has_losses(shard_tensor *logits, shard_tensor *labels)
                4 * log(2.0)) < 1e-6,
           "a mean over the rows");
     check(shard_margin_logits(zeros, labels) != NULL, "shard_margin_logits");
+    shard_cross_entropy_options options = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    options.margin = SHARD_MARGIN(.scale = 1, .m3 = 0.5);
+    check(shard_cross_entropy_with(zeros, labels, &options, NULL) != NULL, "SHARD_MARGIN outside of a macro");
     margins = shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, &more);
     check(margins && more, "shard_adaface_margins");
     check(shard_adaface_margins(shard_ones(SHARD_SHAPE(2)), mean, deviation, NULL, .t_alpha = 0.5) != NULL, "its options");

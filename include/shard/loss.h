@@ -274,8 +274,9 @@ struct shard_margin_logits_options {
         SHARD_MARGIN_LOGITS_OPTIONS_VALUES                                                                                       \
     }
 /* Such options with the fields that are given, for .margin of a loss. They exist until the end of the block around the macro. */
-#define SHARD_MARGIN(...) \
-    (&(const shard_margin_logits_options)SHARD_FIELDS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__))
+#define SHARD_MARGIN(...)                                                                                                        \
+    ((const shard_margin_logits_options[]){SHARD_GIVEN(                                                                          \
+        (shard_margin_logits_options)SHARD_FIELDS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__))})
 /* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace (m3 =
  * 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and normalized
  * rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at an angle of less
