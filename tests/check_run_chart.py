@@ -65,7 +65,10 @@ def main():
         titles = {title.text for title in root.iter(SVG + "title")}
         assert {"r: 1.125 after 5 minutes", "r: 80.25 after 5 minutes"} < titles, titles
         assert sorted(len(path.get("points").split()) for path in root.iter(SVG + "polyline")) == [2, 4], titles
-        for text in ("{\n", "[]\n", '{"step": 1}\n', '{"step": 1, "memory_mib": {"peak": 1}}\n', "\0\n"):
+        whole = json.dumps(line(1, 1.0, loss=1.0))
+        others = [whole.replace('"loss": 1.0', f'"loss": {value}') for value in ('"x"', "[]", "NaN")]
+        others += [whole.replace('"step": 1', '"step": 1e999'), whole.replace('"images": 640', '"images": Infinity')]
+        for text in ("{\n", "[]\n", '{"step": 1}\n', '{"step": 1, "memory_mib": {"peak": 1}}\n', "\0\n", *others):
             (folder / "bad").write_text(text)
             refuse([*command, f"x={folder}/bad"], "bad:1: not a line of --metrics")
         refuse([*command, f"{folder}/a"], "is not NAME=VALUE")
