@@ -68,10 +68,12 @@ script tools/build 'sleep 100 & echo $! >pid; exit 1'
 expect "a check with programs of its build" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check
 
 # A log of tests that did not run is not counted.
-script tools/build 'mkdir -p "build/$1/meson-logs"'
+script tools/build 'mkdir -p "build/$1/meson-logs" && env >environment'
 mkdir -p build/gcc/meson-logs
 echo '{"name": "one", "result": "OK", "stdout": "", "duration": 1}' >build/gcc/meson-logs/testlog.json
-expect "a check with the log of another run" 1 "^0 passed, 1 failed, 0 skipped\$" tools/check --quick
+expect "a check with the log of another run" 1 "^0 passed, 1 failed, 0 skipped\$" \
+    env SHARD_TEST_PART=1/5 SHARD_TEST_RANKS=1 tools/check --quick
+expect "and with all tests" 1 "^0\$" grep -c '^SHARD_TEST_' environment
 mv tools/build.real tools/build
 # shellcheck disable=SC2016 # the shell's
 expect "which end with it" 0 "^ended" sh -c 'for _ in 1 2 3 4 5 6 7 8 9; do
