@@ -133,8 +133,7 @@ for option in default_library=static default_library=both unity=on; do
     grep -q "Problem encountered: -D$option: " "$root/output" || { cat "$root/output"; exit 1; }
 done
 # What is visible is the public interface, as the map lists it; the version's own symbol aside.
-library=$(find "$root" -name 'libshard.so' | head -n 1)
-nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$root/exported"
+nm -D --defined-only "$libraries/libshard.so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$root/exported"
 sed -n 's/^    \(shard_[a-z0-9_]*\);$/\1/p' "$(dirname "$0")/../libshard/libshard.map" | LC_ALL=C sort >"$root/listed"
 if ! diff "$root/listed" "$root/exported"; then
     echo "< in libshard.map, > exported"
