@@ -100,9 +100,9 @@ static int64_t engines_for(const shard_attention_graph *of, bool backward)
 }
 
 /* cuDNN compiles engines with the driver's library. Where there is none, the toolkit's stand-in has its names. */
-static bool open_driver(const char *stub)
+static bool open_driver(const char *stand_in)
 {
-    return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) || dlopen(stub, RTLD_NOW | RTLD_GLOBAL);
+    return dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) || dlopen(stand_in, RTLD_NOW | RTLD_GLOBAL);
 }
 
 int main(int argc, char **argv)
