@@ -457,6 +457,52 @@ START_TEST(attention_without_engine)
 }
 END_TEST
 
+/* ---- graphs by capture ---- */
+
+/* More shapes than the cache of plans has places for: of one window in one pixel, so that strides and dilations do nothing. */
+static void evict_all(shard_device *device, const void *x, const void *weight, void *y)
+{
+    enum { EACH = 17 };
+    shard_conv_shape s = {.n = 1, .h = 1, .w = 1, .c = 8, .o = 16, .kh = 1, .kw = 1, .oh = 1, .ow = 1, .groups = 1};
+    for (int i = 0; i < EACH * EACH * EACH; i++) {
+        s.stride_h = 1 + i % EACH;
+        s.stride_w = 1 + i / EACH % EACH;
+        s.dilation_h = 1 + i / EACH / EACH;
+        s.dilation_w = 1;
+        check_done(device->ops->conv2d(device, &s, x, weight, NULL, y, SHARD_BFLOAT16));
+    }
+}
+
+/* A graph's plans stay as long as it does, if there are newer ones, or their engine fails later. */
+START_TEST(captured_plan)
+{
+    shard_device *device = open_with("", "warn");
+    void *x = on_device(device, SHARD_BFLOAT16, SIZE_X, 1), *weight = on_device(device, SHARD_BFLOAT16, SIZE_WEIGHT, 2),
+         *y = on_device(device, SHARD_BFLOAT16, SIZE_Y, 3), *other = on_device(device, SHARD_BFLOAT16, SIZE_Y, 3);
+    for (int run = 0; run < 2; run++) {
+        check_result(device, FORWARD, SHARD_BFLOAT16, false, false);
+        shard_graph *graph = shard_graph_begin(device);
+        ck_assert_msg(graph != NULL, "%s", shard_last_error());
+        check_done(device->ops->conv2d(device, &shape, x, weight, NULL, y, SHARD_BFLOAT16));
+        check_done(shard_graph_end(graph));
+        if (_i) {
+            setenv("SHARD_CUDA_EMULATION_ENGINES", run ? "compiled=execution" : "fast=execution", 1);
+            check_result(device, FORWARD, SHARD_BFLOAT16, false, true);
+            setenv("SHARD_CUDA_EMULATION_ENGINES", "", 1);
+        }
+        evict_all(device, x, weight, other);
+        check_done(shard_graph_replay(graph));
+        check_done(shard_synchronize(device));
+        shard_graph_destroy(graph);
+        evict_all(device, x, weight, other);
+    }
+    void *const all[] = {x, weight, y, other};
+    const int counts[] = {SIZE_X, SIZE_WEIGHT, SIZE_Y, SIZE_Y};
+    for (int i = 0; i < 4; i++)
+        shard_device_release(device, SHARD_MEMORY_WORKSPACE, all[i], (size_t)counts[i] * shard_dtype_size(SHARD_BFLOAT16));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cuda_dnn");
@@ -475,5 +521,6 @@ int main(void)
     tcase_add_test(tcase, attention_hindered);
     tcase_add_test(tcase, attention_without_memory);
     tcase_add_loop_test(tcase, attention_without_engine, 0, 6);
+    tcase_add_loop_test(tcase, captured_plan, 0, 2);
     return test_run(suite);
 }

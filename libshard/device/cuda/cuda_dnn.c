@@ -10,9 +10,11 @@
 #include <stdlib.h>
 
 struct shard_cuda_dnn {
+    const shard_cuda *cuda;
     cudnnHandle_t handle;
     cudaStream_t stream; /* the handle's; NULL: none yet */
     shard_cuda_cache plans;
+    struct plan *evicted; /* that graphs may use */
 };
 
 /* In the order in which they are tried, and within each in the order of cuDNN's heuristic. A fallback may be many
@@ -27,7 +29,8 @@ typedef enum choice {
 
 /* An engine as a heuristic configures it. */
 typedef struct engine {
-    cudnnBackendDescriptor_t configuration; /* must exist as long as plans made of it */
+    cudnnBackendDescriptor_t configuration; /* must exist as long as the execution plan made of it */
+    cudnnBackendDescriptor_t execution;     /* the execution plan; NULL: not made, or no longer needed */
     int64_t index;                          /* cuDNN's number */
     unsigned numerical, behavior;           /* bits of its notes */
     choice choice;
@@ -35,12 +38,15 @@ typedef struct engine {
 
 /* A graph's engines; the one before `next` is in use, and those before that one have failed. */
 typedef struct plan {
+    struct shard_cuda_dnn *dnn;
     engine *engines;
     int64_t count, next;
-    cudnnBackendDescriptor_t execution;
+    cudnnBackendDescriptor_t execution; /* of the engine in use; NULL: none is in use */
     int64_t workspace;
-    bool told;    /* which engine computes it */
-    bool refused; /* by all engines */
+    bool told;     /* which engine computes it */
+    bool refused;  /* by all engines */
+    bool captured; /* CUDA graphs may have its kernels, which exist as long as the execution plans */
+    struct plan *next_evicted;
 } plan;
 
 /* The handle and the plans are used by one thread at a time. */
@@ -70,21 +76,52 @@ static shard_status check(cudnnStatus_t status, const char *call)
                        call, text_of(status));
 }
 
-static void destroy_execution(plan *p)
+static void destroy_execution(engine *e)
 {
-    if (p->execution)
-        cudnnBackendDestroyDescriptor(p->execution);
-    p->execution = NULL;
+    if (e->execution)
+        cudnnBackendDestroyDescriptor(e->execution);
+    e->execution = NULL;
 }
 
-static void destroy_plan(void *value)
+/* The engine in use has failed. */
+static void leave_engine(plan *p)
 {
-    plan *p = value;
-    destroy_execution(p);
-    for (int64_t i = 0; i < p->count; i++)
+    if (!p->captured)
+        destroy_execution(&p->engines[p->next - 1]);
+    p->execution = NULL;
+    p->told = false;
+}
+
+static void destroy_plan(plan *p)
+{
+    for (int64_t i = 0; i < p->count; i++) {
+        destroy_execution(&p->engines[i]);
         cudnnBackendDestroyDescriptor(p->engines[i].configuration);
+    }
     free(p->engines);
     free(p);
+}
+
+static void destroy_evicted(struct shard_cuda_dnn *dnn)
+{
+    while (dnn->evicted && !dnn->cuda->graphs) {
+        plan *p = dnn->evicted;
+        dnn->evicted = p->next_evicted;
+        destroy_plan(p);
+    }
+}
+
+static void evict_plan(void *value)
+{
+    plan *p = value;
+    struct shard_cuda_dnn *dnn = p->dnn;
+    if (p->captured) {
+        p->next_evicted = dnn->evicted;
+        dnn->evicted = p;
+    } else {
+        destroy_plan(p);
+    }
+    destroy_evicted(dnn);
 }
 
 /* With the lock held: the device's handle, made now if this is its first use. */
@@ -100,7 +137,8 @@ static shard_status open_dnn(shard_device *device, struct shard_cuda_dnn **dnn)
             free(made);
             return status;
         }
-        made->plans.destroy = destroy_plan;
+        made->cuda = cuda;
+        made->plans.destroy = evict_plan;
         cuda->dnn = made;
     }
     *dnn = cuda->dnn;
@@ -282,13 +320,14 @@ static shard_status refuse_in_capture(shard_device *device, const shard_cuda_dnn
 }
 
 /* Without engines if cuDNN has not got such a graph. NULL with the error set. */
-static plan *make_plan(cudnnHandle_t handle, const shard_cuda_dnn_call *c, bool allow_tf32)
+static plan *make_plan(struct shard_cuda_dnn *dnn, const shard_cuda_dnn_call *c, bool allow_tf32)
 {
     plan *p = shard_calloc(1, sizeof *p);
     if (!p)
         return NULL;
+    p->dnn = dnn;
     shard_cuda_dnn_graph g = {0};
-    cudnnBackendDescriptor_t whole = describe(&g, handle, c);
+    cudnnBackendDescriptor_t whole = describe(&g, dnn->handle, c);
     cudnnStatus_t category = CUDNN_STATUS_CATEGORY(g.status);
     shard_status status = SHARD_OK;
     if (g.status == CUDNN_STATUS_SUCCESS)
@@ -312,7 +351,7 @@ static shard_status find_plan(shard_device *device, struct shard_cuda_dnn *dnn, 
     key.word[SHARD_CUDA_KEY_WORDS - 1] = allow_tf32;
     void **kept = shard_cuda_cache_find(&dnn->plans, &key);
     if (!*kept && refuse_in_capture(device, c) == SHARD_OK)
-        *kept = make_plan(dnn->handle, c, allow_tf32);
+        *kept = make_plan(dnn, c, allow_tf32);
     *found = *kept;
     return *kept ? SHARD_OK : shard_last_status();
 }
@@ -398,7 +437,8 @@ static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_dnn_c
 {
     while (!p->execution && p->next < p->count) {
         cudnnStatus_t status;
-        p->execution = make_execution(handle, p->engines[p->next++].configuration, &p->workspace, &status);
+        engine *e = &p->engines[p->next++];
+        p->execution = e->execution = make_execution(handle, e->configuration, &p->workspace, &status);
         if (!p->execution)
             log_failure(p, c, true, text_of(status));
     }
@@ -432,6 +472,7 @@ static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan 
     else if (!p->told)
         log_engine(&p->engines[p->next - 1], c, p->workspace);
     p->told = p->told || *computed;
+    p->captured = p->captured || shard_cuda_of(device)->capture;
     return SHARD_OK;
 }
 
@@ -450,8 +491,7 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
         SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun, &waits));
         if (*there || waits)
             return SHARD_OK;
-        destroy_execution(p);
-        p->told = false;
+        leave_engine(p);
     }
     if (!p->refused && !c->accumulate) /* which is tried without as well */
         log_refused(c);

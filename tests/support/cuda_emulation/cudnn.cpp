@@ -576,9 +576,22 @@ void *data_of(Descriptor &pack, Descriptor &tensor, cudnnStatus_t *status)
     return nullptr;
 }
 
-/* Enqueues the graph's operations; `failed` is the status of an engine that fails after them. */
-cudnnStatus_t attend(cudnnHandle_t handle, Descriptor &whole, Descriptor &pack, void *workspace, size_t workspace_bytes,
-                     cudnnStatus_t failed)
+/* Queues a plan's work. A CUDA graph that is replayed after its plan was destroyed has kernels that are unloaded. */
+cudaError_t enqueue_plan(cudaStream_t stream, cudnnBackendDescriptor_t execution, std::function<void()> work)
+{
+    Reference plan = *(Reference *)execution;
+    cudaStreamCaptureStatus captured = cudaStreamCaptureStatusNone;
+    cudaStreamIsCapturing(stream, &captured);
+    return enqueue(stream, "cudnnBackendExecute", [=] {
+        if (captured == cudaStreamCaptureStatusActive && plan->destroyed)
+            die("a graph is replayed whose plan of cuDNN has been destroyed");
+        work();
+    });
+}
+
+/* Queues the graph's operations; `failed` is the status of an engine that fails after them. */
+cudnnStatus_t attend(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, Descriptor &whole, Descriptor &pack, void *workspace,
+                     size_t workspace_bytes, cudnnStatus_t failed)
 {
     Graph graph = graph_of(whole);
     cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
@@ -597,7 +610,7 @@ cudnnStatus_t attend(cudnnHandle_t handle, Descriptor &whole, Descriptor &pack, 
     }
     std::vector<Tensor> tensors = graph.tensors;
     std::vector<GraphOperation> operations = graph.operations;
-    cudaError_t error = enqueue(handle->stream, "cudnnBackendExecute", [=] {
+    cudaError_t error = enqueue_plan(handle->stream, plan, [=] {
         check_range(workspace, workspace_bytes);
         memset(workspace, 0xff, workspace_bytes); /* NaN */
         for (const Tensor &t : tensors)
@@ -842,7 +855,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         return refuse(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "the plan needs workspace");
     Descriptor &whole = *plan.parts[CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG]->parts[CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH];
     if (is_attention(whole))
-        return attend(handle, whole, pack, workspace, workspace_bytes, failed);
+        return attend(handle, executionPlan, whole, pack, workspace, workspace_bytes, failed);
     Descriptor &operation = operation_in(whole);
     const Operation &o = *operation_of(operation.type);
     Convolution c = convolution_of(operation, plan.engine);
@@ -854,7 +867,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         return status;
     if (!handle->code[c.type].take(CODE_BYTES))
         return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "cudnnBackendExecute: no memory");
-    cudaError_t error = enqueue(handle->stream, "cudnnBackendExecute", [=] {
+    cudaError_t error = enqueue_plan(handle->stream, executionPlan, [=] {
         check_range(workspace, workspace_bytes);
         check_range(c.x.data, span(c.x, c.type));
         check_range(c.weight.data, span(c.weight, c.type));
