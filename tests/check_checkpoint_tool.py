@@ -544,7 +544,7 @@ def check_join_of_parts_of_bytes(folder):
     for files in ((none, some), (some, none), (none, none, some)):
         for dim in (0, 1):
             run(3, "join", *files, "-o", output, "--dim", f"a={dim}", find='"a" has dtype F4, which cannot be concatenated')
-    run(0, "join", some, some, "-o", output, find="^1 tensors are the same")
+    run(0, "join", some, some, "-o", output, find="^1 tensor is the same")
     assert read(output)[1] == {"a": ("F4", [2, 1], b"\0")}
 
 

@@ -388,7 +388,7 @@ START_TEST(test_headers)
          "*: its header was changed after it was saved: its checksum is *, and 0000000000000000 was saved; load another "
          "checkpoint; if a "
          "program changed it on purpose, leave crc64.header and crc64.tensors out of its metadata, or load it with "
-         ".skip_checksums = true"},
+         ".skip_checksums = true, or give it new checksums with shard-checkpoint convert --skip-checksums"},
         {true, "{\"__metadata__\":{" HEADER "}," TENSORS, "*its metadata has crc64.header and no crc64.tensors; *"},
         {false, "{\"__metadata__\":{\"crc64.tensors\":\"{\\\"a\\\":\\\"%s\\\",\\\"b\\\":\\\"%s\\\"}\"}," TENSORS,
          "*its metadata has crc64.tensors and no crc64.header; *"},
@@ -459,7 +459,8 @@ static void stale(shard_group *world, void *context)
     ck_assert_int_eq(shard_load(list, path), SHARD_ERROR_FORMAT);
     check_error(SHARD_ERROR_FORMAT,
                 "*the data of \"rows\" was changed*if a program changed it on purpose, leave crc64.header and "
-                "crc64.tensors out of its metadata, or load it with .skip_checksums = true");
+                "crc64.tensors out of its metadata, or load it with .skip_checksums = true, or give it new checksums with "
+                "shard-checkpoint convert --skip-checksums");
     shard_metadata *metadata = NULL;
     int64_t step = 0;
     check_ok(shard_load_with_metadata(list, path, &metadata, .skip_checksums = true));

@@ -228,9 +228,9 @@ SHARD_API int64_t shard_count_top_k(shard_tensor *label_rank, int64_t k);
  * indices are shard_top_k's, int64 [rows..., >= k]; those of logits that are split along classes are the same on all ranks,
  * and so is the result. Of rows that are split it is the mean over the local ones, and pairs count these. Pairs are int64
  * [2, n], in ascending order as for the binary cross-entropy. With inverse_propensity (floating [classes], local, finite and
- * not negative; NULL: without) a class counts as much as its number there, and the sum over the rows is divided by the
- * largest that any prediction could have: PSP@k. Waits for the device; 0 for no rows; -1 with the error set. Not
- * collective. */
+ * not negative; NULL: without, and -1 if the thread has an error already) a class counts as much as its number there, and the sum
+ * over the rows is divided by the largest that any prediction could have: PSP@k. Waits for the device; 0 for no rows; -1 with the
+ * error set. Not collective. */
 SHARD_API double shard_precision_at_k(shard_tensor *indices, shard_tensor *pairs, int64_t k, shard_tensor *inverse_propensity);
 
 /* ---- the labels' columns, for margin losses ----

@@ -31,7 +31,7 @@ shard_status shard_checksums_compare(const char *path, const shard_entry *entry,
 /* Advice to a user whose checkpoint was changed, for the ends of messages. */
 #define SHARD_CHECKSUMS_ADVICE                                                                                                   \
     "load another checkpoint; if a program changed it on purpose, leave crc64.header and crc64.tensors out of its metadata, "    \
-    "or load it with .skip_checksums = true"
+    "or load it with .skip_checksums = true, or give it new checksums with shard-checkpoint convert --skip-checksums"
 
 /* ---- of parts ---- */
 

@@ -201,8 +201,9 @@ shard_status shard_resnet_gather_features(shard_module *module, shard_group *gro
     if (!module)
         return shard_null_argument("shard_resnet_gather_features", "resnet");
     if (shard_module_get_type(module) != &resnet_type)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_resnet_gather_features: a module of type \"%s\", which shard_resnet has not made",
-                           shard_module_get_type(module)->name);
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_resnet_gather_features: a module of type \"%s\", which shard_resnet has not made",
+                           shard_module_type_name(module));
     resnet *own = shard_module_data(module);
     own->gather = group;
     return SHARD_OK;

@@ -28,7 +28,7 @@ struct shard_module {
     int64_t value_count, value_capacity;
 };
 
-static const char *type_name(const shard_module *module)
+const char *shard_module_type_name(const shard_module *module)
 {
     return module->type->name ? module->type->name : "a module without a name";
 }
@@ -81,7 +81,7 @@ void shard_module_destroy(shard_module *module)
 {
     if (module && module->parent)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_module_destroy: a %s that is a child of a %s, which destroys it",
-                    type_name(module), type_name(module->parent));
+                    shard_module_type_name(module), shard_module_type_name(module->parent));
     else if (module)
         destroy(module);
 }
@@ -120,14 +120,15 @@ const shard_module_type *shard_module_get_type(const shard_module *module)
 static shard_status check_name(const shard_module *module, const char *name)
 {
     if (!*name || strchr(name, '.'))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name: it is empty or has a dot", type_name(module),
-                           name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name: it is empty or has a dot",
+                           shard_module_type_name(module), name);
     for (int64_t i = 0; i < module->child_count; i++)
         if (strcmp(module->children[i].name, name) == 0)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", type_name(module), name);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", shard_module_type_name(module), name);
     for (int64_t i = 0; i < module->value_count; i++)
         if (strcmp(module->values[i].name, name) == 0)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a tensor \"%s\" already", type_name(module), name);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a tensor \"%s\" already", shard_module_type_name(module),
+                               name);
     return SHARD_OK;
 }
 
@@ -135,10 +136,11 @@ static shard_status check_name(const shard_module *module, const char *name)
 static shard_status check_value(const shard_module *module, const char *name, const shard_tensor *tensor, bool is_parameter)
 {
     if (tensor->history)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation, not a leaf", type_name(module), name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation, not a leaf",
+                           shard_module_type_name(module), name);
     if (is_parameter && !shard_dtype_is_float(tensor->dtype))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: parameter \"%s\" is %s, which has no gradient", type_name(module), name,
-                           shard_dtype_name(tensor->dtype));
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: parameter \"%s\" is %s, which has no gradient",
+                           shard_module_type_name(module), name, shard_dtype_name(tensor->dtype));
     return SHARD_OK;
 }
 
@@ -208,7 +210,7 @@ static shard_status no_such(const char *function, const shard_module *module, co
     const char *last = name;
     const shard_module *owner = find_owner(module, &last);
     size_t length = strcspn(last, ".");
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s: %s%s%.*s has no %s \"%.*s\"", function, type_name(owner),
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: %s%s%.*s has no %s \"%.*s\"", function, shard_module_type_name(owner),
                        last > name ? " " : "", last > name ? (int)(last - name - 1) : 0, name, last[length] ? "child" : kind,
                        (int)length, last);
 }
@@ -227,10 +229,10 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
         const shard_tensor *old = value->tensor;
         if (!shard_shape_equal(&old->shape, &tensor->shape) || !shard_placement_equal(&old->placement, &tensor->placement) ||
             old->dtype != tensor->dtype)
-            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" is %s %s (%s), not %s %s (%s)", type_name(module), name,
-                               shard_dtype_name(old->dtype), shard_shape_text(&old->shape), shard_placement_text(&old->placement),
-                               shard_dtype_name(tensor->dtype), shard_shape_text(&tensor->shape),
-                               shard_placement_text(&tensor->placement));
+            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" is %s %s (%s), not %s %s (%s)", shard_module_type_name(module),
+                               name, shard_dtype_name(old->dtype), shard_shape_text(&old->shape),
+                               shard_placement_text(&old->placement), shard_dtype_name(tensor->dtype),
+                               shard_shape_text(&tensor->shape), shard_placement_text(&tensor->placement));
         SHARD_TRY(take_value(tensor, true));
         shard_tensor_ref(tensor);
         shard_tensor_unref(value->tensor);
@@ -245,12 +247,14 @@ static shard_status check_child(const shard_module *module, const char *name, co
 {
     for (const shard_module *m = module; m; m = m->parent)
         if (m == child)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" would be a child of itself", type_name(module), name);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" would be a child of itself", shard_module_type_name(module),
+                               name);
     if (child->parent)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "%s: \"%s\", a %s, is a child already, of a %s: a module has one parent. To share weights, add the "
                            "same tensor to two modules (shard_module_add_parameter, shard_module_set_parameter)",
-                           type_name(module), name, type_name(child), type_name(child->parent));
+                           shard_module_type_name(module), name, shard_module_type_name(child),
+                           shard_module_type_name(child->parent));
     return SHARD_OK;
 }
 
@@ -436,13 +440,13 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
         return shard_null_argument("shard_forward", module ? "x" : "module"), NULL;
     if (!module->type->forward)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_forward: %s has no forward: its type's .forward is NULL",
-                               type_name(module));
+                               shard_module_type_name(module));
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = module->type->forward(module, x);
     if (!y && shard_last_status() == SHARD_OK)
         shard_error(SHARD_ERROR_ARGUMENT, "shard_forward: the forward of %s returned NULL and gave no reason (shard_error)",
-                    type_name(module));
+                    shard_module_type_name(module));
     if (y && y->scope != &scope) /* y was made outside of forward (x itself, a parameter): the caller gets a view of it */
         y = shard_reshape(y, y->shape);
     y = shard_scope_hand_out(y, &scope);

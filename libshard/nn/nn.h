@@ -50,6 +50,9 @@ void shard_module_each(shard_module *module, void (*function)(shard_module *, vo
 /* x as the rows that torch.flatten(x, 1) makes of the same values: images [n, h, w, c] in the order [n, c, h, w]. */
 shard_tensor *shard_flatten_rows(shard_tensor *x);
 
+/* The name of the module's type, for messages. */
+const char *shard_module_type_name(const shard_module *module);
+
 /* Marks the values of the module and all modules below it as not in use, so that values that can be materialized
  * again may be evicted. Called at the end of shard_forward. */
 void shard_module_rest(shard_module *module);

@@ -61,8 +61,8 @@ shard_tensor *shard_nn_batch_norm_relu(shard_module *module, shard_tensor *x, sh
     if (!module || (!x && !is_norm)) /* without x a batch norm is called, whose group fails together */
         return shard_null_argument("shard_nn_batch_norm_relu", module ? "x" : "batch_norm"), NULL;
     if (!is_norm)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm_relu: a %s is no batch norm",
-                               shard_module_get_type(module)->name);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_batch_norm_relu: a module of type \"%s\" is no batch norm",
+                               shard_module_type_name(module));
     shard_tensor *y = batch_norm(module, x, residual, true);
     shard_module_rest(module);
     return y;

@@ -113,7 +113,8 @@ static double evaluate(const ranking *r)
 
 double shard_precision_at_k(shard_tensor *indices, shard_tensor *pairs, int64_t k, shard_tensor *inverse_propensity)
 {
-    if (!shard_check_operand(function, indices) || !shard_check_operand(function, pairs) ||
+    bool failed = !inverse_propensity && shard_last_status() != SHARD_OK; /* NULL may be a failed operation's result */
+    if (failed || !shard_check_operand(function, indices) || !shard_check_operand(function, pairs) ||
         !check(indices, pairs, k, inverse_propensity))
         return -1;
     shard_scope scope;

@@ -207,7 +207,8 @@ static shard_status compare(comparison *c)
     }
     compare_metadata(c);
     if (!c->differ)
-        printf("%" PRId64 " tensors are the same%s\n", tensors, c->s->has_tolerance ? " within the tolerance" : "");
+        printf("%" PRId64 " tensor%s the same%s\n", tensors, tensors == 1 ? " is" : "s are",
+               c->s->has_tolerance ? " within the tolerance" : "");
     return SHARD_OK;
 }
 

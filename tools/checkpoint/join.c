@@ -221,7 +221,10 @@ static void print_tensors(const joining *j)
             printf("%s %s: concatenated along dimension %d\n", shown(j->out.entries[i].name),
                    entry_shape_text(&j->out.entries[i]), j->dims[i]);
     }
-    printf("%" PRId64 " tensors are the same in all files and were taken once\n", once);
+    if (once == 1)
+        printf("1 tensor is the same in all files and was taken once\n");
+    else
+        printf("%" PRId64 " tensors are the same in all files and were taken once\n", once);
 }
 
 static shard_status join(joining *j, settings *s)
