@@ -20,7 +20,6 @@ FILE_ORDER = {
 # Units of the other folders that call each other: one idea in several files. All else is in an order.
 CIRCLES = {
     ("base", "error", "kept_error"),
-    ("checkpoint", "metadata", "safetensors"),
     ("device", "head", "head_prepared", "head_sweep"),
     ("tensor", "leaf", "scope", "tensor"),
 }

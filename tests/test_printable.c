@@ -4,7 +4,6 @@
 
 #include "base/log.h"
 #include "base/printable.h"
-#include "checkpoint/safetensors.h"
 
 #include <shard/checkpoint.h>
 

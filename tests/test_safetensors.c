@@ -1,4 +1,5 @@
 /* The header of safetensors files: what is read, what is refused, what is written. */
+#include "base/printable.h"
 #include "support/heap.h"
 #include "support/ranks.h"
 #include "support/scratch.h"

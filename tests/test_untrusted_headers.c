@@ -1,4 +1,5 @@
 /* Safetensors files from strangers: the exact text of each case of untrusted/headers.txt, and the memory that a header takes. */
+#include "base/printable.h"
 #include "support/cases.h"
 #include "support/heap.h"
 #include "support/ranks.h"

@@ -79,6 +79,18 @@ const char *shard_printable(char *to, size_t bytes, const char *text)
     return to;
 }
 
+const char *shard_quoted(const char *name)
+{
+    enum { BUFFERS = 6, SHOWN = 96 };
+    static _Thread_local char buffers[BUFFERS][SHOWN + 8];
+    static _Thread_local unsigned turn;
+    char *text = buffers[turn++ % BUFFERS];
+    text[0] = '"';
+    bool whole = shard_printable_cut(text + 1, SHOWN + 1, name);
+    strcat(text, whole ? "\"" : "...\"");
+    return text;
+}
+
 size_t shard_show_from(const char *left, const char *right, size_t shown)
 {
     enum { BEFORE = 40 };

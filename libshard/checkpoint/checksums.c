@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/json_writer.h"
 #include "comm/comm.h"

@@ -1,7 +1,7 @@
 #include "checkpoint/fit.h"
 
 #include "base/kept_error.h"
-#include "checkpoint/safetensors.h"
+#include "base/printable.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "checkpoint/checksums.h"
 
 #include <stdlib.h>

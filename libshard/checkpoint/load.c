@@ -5,6 +5,7 @@
 #include "base/crc64.h"
 #include "base/math.h"
 #include "base/options.h"
+#include "base/printable.h"
 #include "checkpoint/fit.h"
 #include "checkpoint/header.h"
 #include "checkpoint/ranges.h"

@@ -1,8 +1,8 @@
 /* Loading from tensors in memory: each rank copies its local shards and flat ranges by itself. */
+#include "base/printable.h"
 #include "checkpoint/fit.h"
 #include "base/options.h"
 #include "checkpoint/ranges.h"
-#include "checkpoint/safetensors.h"
 
 #include <shard/checkpoint.h>
 

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/json_writer.h"
-#include "checkpoint/safetensors.h"
 
 #include <inttypes.h>
 #include <locale.h>

@@ -1,6 +1,6 @@
 #include "checkpoint/ranges.h"
 
-#include "checkpoint/safetensors.h"
+#include "base/printable.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* Local shards from state dicts of whole tensors: each rank has all whole tensors, or one rank sends them in blocks. */
+#include "base/printable.h"
 #include "checkpoint/fit.h"
 #include "base/math.h"
 #include "base/options.h"
 #include "checkpoint/ranges.h"
-#include "checkpoint/safetensors.h"
 #include "comm/function.h"
 
 #include <shard/checkpoint.h>

@@ -48,18 +48,6 @@ static const struct shard_entry_type {
 };
 #define TYPES (sizeof types / sizeof *types)
 
-const char *shard_quoted(const char *name)
-{
-    enum { BUFFERS = 6, SHOWN = 96 };
-    static _Thread_local char buffers[BUFFERS][SHOWN + 8];
-    static _Thread_local unsigned turn;
-    char *text = buffers[turn++ % BUFFERS];
-    text[0] = '"';
-    bool whole = shard_printable_cut(text + 1, SHOWN + 1, name);
-    strcat(text, whole ? "\"" : "...\"");
-    return text;
-}
-
 /* ---- reading ---- */
 
 static shard_status fail_malformed(const char *path, char *what)

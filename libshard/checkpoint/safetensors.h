@@ -69,7 +69,4 @@ char *shard_safetensors_format(const shard_entry *entries, int64_t count, const 
 /* ARGUMENT: that no tensor can be saved by this name. */
 shard_status shard_safetensors_refuse_name(const char *name);
 
-/* "name", for messages: printable (shard_printable), cut if it is long; one of a few static buffers of the thread. */
-const char *shard_quoted(const char *name);
-
 #endif

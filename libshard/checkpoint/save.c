@@ -5,6 +5,7 @@
  */
 #include "base/file_limit.h"
 #include "base/options.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "checkpoint/header.h"
 #include "checkpoint/saving.h"

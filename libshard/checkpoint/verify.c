@@ -3,6 +3,7 @@
 #include "base/crc64.h"
 #include "base/hash.h"
 #include "base/math.h"
+#include "base/printable.h"
 #include "checkpoint/header.h"
 #include "checkpoint/ranges.h"
 #include "comm/comm.h"

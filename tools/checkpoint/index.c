@@ -1,6 +1,7 @@
 #include "index.h"
 
 #include "base/memory.h"
+#include "base/printable.h"
 #include "checkpoint/json_reader.h"
 
 #include <inttypes.h>

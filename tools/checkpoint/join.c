@@ -1,4 +1,5 @@
 /* join: files of ranks that saved their local shards, into one file of whole tensors. */
+#include "base/printable.h"
 #include "commands.h"
 #include "index.h"
 #include "output.h"

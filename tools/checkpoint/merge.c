@@ -1,4 +1,5 @@
 /* merge, convert and split: each tensor of the inputs goes into one output. */
+#include "base/printable.h"
 #include "commands.h"
 #include "index.h"
 #include "output.h"

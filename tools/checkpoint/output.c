@@ -2,6 +2,7 @@
 
 #include "base/math.h"
 #include "base/memory.h"
+#include "base/printable.h"
 #include "device/device.h"
 
 #include <inttypes.h>

@@ -1,5 +1,7 @@
 #include "text.h"
 
+#include "base/printable.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* Files of NumPy and faiss, written in blocks of rows. */
+#include "base/printable.h"
 #include "npy.h"
 #include "pick.h"
 #include "rows.h"

@@ -1,6 +1,7 @@
 #include "pick.h"
 
 #include "base/error.h"
+#include "base/printable.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 #include "queries.h"
 
+#include "base/printable.h"
 #include "rows.h"
 
 #include "base/error.h"
 #include "base/math.h"
 #include "base/memory.h"
-#include "checkpoint/safetensors.h"
 #include "device/device.h"
 
 #include <inttypes.h>

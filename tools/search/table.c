@@ -1,5 +1,6 @@
 #include "table.h"
 
+#include "base/printable.h"
 #include "pick.h"
 #include "rows.h"
 
