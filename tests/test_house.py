@@ -19,7 +19,6 @@ FILE_ORDER = {
 }
 # Units of the other folders that call each other: one idea in several files. All else is in an order.
 CIRCLES = {
-    ("base", "error", "kept_error"),
     ("device", "head", "head_prepared", "head_sweep"),
     ("tensor", "leaf", "scope", "tensor"),
 }

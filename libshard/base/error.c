@@ -1,3 +1,5 @@
+#include "base/error.h"
+
 #include "base/kept_error.h"
 
 #include <stdarg.h>

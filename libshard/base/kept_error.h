@@ -2,7 +2,7 @@
 #ifndef SHARD_BASE_KEPT_ERROR_H
 #define SHARD_BASE_KEPT_ERROR_H
 
-#include "base/error.h"
+#include <shard/base.h>
 
 #include <stdint.h>
 

@@ -7,6 +7,7 @@
  */
 #include "comm/preflight.h"
 
+#include "base/error.h"
 #include "base/kept_error.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -3,6 +3,7 @@
 #include "comm/shm/shm.h"
 
 #include "base/env.h"
+#include "base/error.h"
 #include "base/kept_error.h"
 #include "base/memory.h"
 #include "comm/rendezvous.h"
