@@ -27,7 +27,7 @@ static shard_tensor *labels_for(const shard_tensor *x)
     int64_t *values = calloc((size_t)count + 1, sizeof *values);
     ck_assert_ptr_nonnull(values);
     for (int64_t i = 0; i < count; i++)
-        values[i] = first + i == 2 ? IGNORED : (5 * (first + i) + 3) % classes;
+        values[i] = first + i == 2 ? IGNORED : (7 * (first + i) + 3) % classes;
     shard_tensor *labels = shard_from_host(values, shape, .dtype = SHARD_INT64);
     free(values);
     return by_rows ? shard_as_split(labels, 0, placement.group, placement.start, placement.whole) : labels;
@@ -86,6 +86,26 @@ static const operation operations[] = {
 START_TEST(gradients)
 {
     check_operation(&operations[_i]);
+}
+END_TEST
+
+/* Element [i, j] of x is 10 * i + j; the labels are 3, 0, none, 4. */
+START_TEST(values_are_those_of_the_rows)
+{
+    static const double picked[] = {3, 10, 0, 34}, values[] = {1, 2, 3, 4};
+    double numbers[20], added[20];
+    for (int i = 0; i < 20; i++)
+        numbers[i] = added[i] = 10 * (i / 5) + i % 5;
+    added[3] -= 1.5;
+    added[5] -= 3;
+    added[19] -= 6;
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_host(numbers, SHARD_SHAPE(4, 5), .dtype = SHARD_FLOAT64);
+        shard_tensor *of_rows = shard_from_host(values, SHARD_SHAPE(4), .dtype = SHARD_FLOAT64);
+        check_tensor("pick", pick(&x, NULL), picked, 0);
+        check_tensor("add", add((shard_tensor *[]){x, of_rows}, NULL), added, 0);
+    }
 }
 END_TEST
 
@@ -222,6 +242,7 @@ int main(void)
 {
     Suite *suite = suite_create("at_labels");
     TCase *tcase = test_case(suite, "at_labels");
+    tcase_add_test(tcase, values_are_those_of_the_rows);
     tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
     add_ranks_test(tcase, parts_make_the_whole);
     add_ranks_test(tcase, values_have_the_whole_gradient);

@@ -538,6 +538,11 @@ static void far_away(shard_group *world, void *context)
             y->placement = like->placement;
             put(wide, "x", y);
             check_ok(shard_load(wide, path, .convert = true));
+            double *saved = values_of(x), *converted = values_of(y);
+            for (int64_t k = 0; k < shard_numel(x); k++)
+                ck_assert(converted[k] == saved[k] || (isnan(converted[k]) && isnan(saved[k])));
+            free(saved);
+            free(converted);
             shard_tensors_destroy(list);
             shard_tensors_destroy(wide);
             shard_tensors_destroy(whole);

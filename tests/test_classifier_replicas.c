@@ -628,12 +628,16 @@ static void takes_no_memory(shard_group *world, void *context)
         shard_module *head = shard_nn_parallel_classifier(WIDE, MANY, shard_mesh_group(mesh, "model"));
         shard_tensors *parameters = shard_parameters(head);
         shard_optimizer *optimizer = shard_sgd(parameters, .lr = 0.1, .momentum = 0.9);
-        int64_t before = shard_get_memory_by_kind(device, SHARD_MEMORY_GRADIENTS).current;
+        int64_t before = shard_get_memory_by_kind(device, SHARD_MEMORY_GRADIENTS).current, all = 0;
         shard_reset_peak_memory(device);
         shard_data_parallel *parallel = shard_data_parallel_create(parameters, .stage = stage);
         shard_grad_scaler *scaler = shard_grad_scaler_create();
         ck_assert(parallel && scaler);
         for (int step = 0; step < 3; step++) {
+            if (step == 1) { /* after the optimizer has made its state */
+                shard_reset_peak_memory(device);
+                all = shard_get_memory_stats(device).current;
+            }
             for (int batch = 0; batch < 2; batch++)
                 SHARD_SCOPE
                 {
@@ -652,6 +656,9 @@ static void takes_no_memory(shard_group *world, void *context)
         }
         int64_t peak = shard_get_memory_by_kind(device, SHARD_MEMORY_GRADIENTS).peak - before;
         ck_assert_msg(peak < weight_bytes / 10, "stage %d: %lld bytes of gradients, of a weight of %lld", stage, (long long)peak,
+                      (long long)weight_bytes);
+        int64_t more = shard_get_memory_stats(device).peak - all;
+        ck_assert_msg(more < weight_bytes / 3, "stage %d: %lld bytes of all kinds, of a weight of %lld", stage, (long long)more,
                       (long long)weight_bytes);
         shard_grad_scaler_destroy(scaler);
         shard_data_parallel_destroy(parallel);

@@ -1,8 +1,10 @@
 /* Ranks whose training differs where no size does, an error on all ranks: they reduce or gather parameters of the same size in
  * different orders, or one of them steps without a gradient that the others have. */
+#include "support/host.h"
 #include "support/job.h"
 #include "support/options.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 40, COLUMNS = 50 };
@@ -137,11 +139,19 @@ static void step_locally(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, "second", w[1]));
         shard_data_parallel *dp = shard_data_parallel_create(list);
         shard_optimizer *sgd = sgd_of_list(list, .lr = 0.1);
+        double *before[] = {values_of(w[0]), values_of(w[1])};
         shard_data_parallel_set_sync(dp, false);
         check_ok(shard_backward(loss_of(w[0])));
         if (!last)
             check_ok(shard_backward(loss_of(w[1])));
         check_ok(shard_step(sgd));
+        for (int i = 0; i < 2; i++) {
+            double *after = values_of(w[i]), moved = i == 1 && last ? 1 : 0.8;
+            for (int64_t k = 0; k < ROWS; k++)
+                ck_assert_double_eq_tol(after[k], moved * before[i][k], 1e-6);
+            free(after);
+            free(before[i]);
+        }
         shard_optimizer_destroy(sgd);
         shard_data_parallel_destroy(dp);
     }

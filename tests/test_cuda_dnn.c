@@ -476,7 +476,10 @@ static void evict_all(shard_device *device, const void *x, const void *weight, v
 /* A graph's plans stay as long as it does, if there are newer ones, or their engine fails later. */
 START_TEST(captured_plan)
 {
+    static double value[MOST], magnitude[MOST];
+    uint16_t host[SIZE_Y];
     shard_device *device = open_with("", "warn");
+    expect(FORWARD, false, value, magnitude);
     void *x = on_device(device, SHARD_BFLOAT16, SIZE_X, 1), *weight = on_device(device, SHARD_BFLOAT16, SIZE_WEIGHT, 2),
          *y = on_device(device, SHARD_BFLOAT16, SIZE_Y, 3), *other = on_device(device, SHARD_BFLOAT16, SIZE_Y, 3);
     for (int run = 0; run < 2; run++) {
@@ -491,8 +494,13 @@ START_TEST(captured_plan)
             setenv("SHARD_CUDA_EMULATION_ENGINES", "", 1);
         }
         evict_all(device, x, weight, other);
+        check_done(device->ops->fill(device, SIZE_Y, 0, y, SHARD_BFLOAT16));
         check_done(shard_graph_replay(graph));
-        check_done(shard_synchronize(device));
+        check_done(device->ops->copy_out(device, host, y, sizeof host));
+        for (int i = 0; i < SIZE_Y; i++) {
+            double got = array_get(host, i, SHARD_BFLOAT16), error = 8 * magnitude[i] * unit(SHARD_BFLOAT16);
+            ck_assert_msg(fabs(got - value[i]) <= error, "element %d is %g, not %g", i, got, value[i]);
+        }
         shard_graph_destroy(graph);
         evict_all(device, x, weight, other);
     }

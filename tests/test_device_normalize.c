@@ -62,14 +62,17 @@ static void compare_backward(shard_device *device, const shard_axis *axis, shard
             check_close(dtype, array_get(dx, at, dtype), want, error / fmaxl(norm, eps), device->name, at);
         }
     }
-    RUN(device, normalize_backward, axis, eps, true, x, square, dy, dot, NULL, dtype);
-    RUN(device, normalize_backward, axis, eps, false, x, square, dy, dot, dy, dtype);
+    void *again = array_new(lines, SHARD_FLOAT64);
+    RUN(device, normalize_backward, axis, eps, true, x, square, dy, again, NULL, dtype);
+    check_same(SHARD_FLOAT64, lines, dot, again, "sums alone");
+    RUN(device, normalize_backward, axis, eps, false, x, square, dy, again, dy, dtype);
     check_same(dtype, n, dx, dy, "in two steps, in place");
     array_free(x, n, dtype);
     array_free(dy, n, dtype);
     array_free(dx, n, dtype);
     array_free(square, lines, SHARD_FLOAT64);
     array_free(dot, lines, SHARD_FLOAT64);
+    array_free(again, lines, SHARD_FLOAT64);
 }
 
 START_TEST(is_the_quotient)

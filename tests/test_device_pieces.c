@@ -60,7 +60,7 @@ static shard_status run_unary(const piece *p)
 }
 static shard_status run_unary_backward(const piece *p)
 {
-    return p->device->ops->unary_backward(p->device, SHARD_RELU, NULL, p->count, p->a, p->b, p->y, p->dtype);
+    return p->device->ops->unary_backward(p->device, SHARD_RELU, NULL, p->count, p->b, p->a, p->y, p->dtype);
 }
 static shard_status run_binary(const piece *p)
 {

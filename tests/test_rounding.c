@@ -520,6 +520,7 @@ END_TEST
 
 int main(void)
 {
+    scratch_open();
     Suite *suite = suite_create("rounding");
     TCase *tcase = test_case(suite, "rounding");
     tcase_add_loop_test(tcase, test_division, 0, 3 * MAKERS);
@@ -532,5 +533,7 @@ int main(void)
     tcase_add_test(tcase, test_gradient_is_not_rounded);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_refuses_on_ranks);
-    return test_run(suite);
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
 }

@@ -28,7 +28,7 @@ expect() {
 check_output() {
     # shellcheck disable=SC2254 # a pattern
     case $4 in
-    $2) grep -qE -- "$3" "$output" && ! grep -qE '(WARNING|ERROR): [A-Z][a-z]+Sanitizer' "$output" && return ;;
+    $2) grep -qE -- "$3" "$output" && ! grep -qE '(WARNING|ERROR): [A-Za-z]+Sanitizer|: runtime error: ' "$output" && return ;;
     esac
     failed=$((failed + 1))
     echo "$1: exit code $4 instead of $2, no \"$3\", or a sanitizer's report in:"

@@ -173,11 +173,8 @@ static int wait_for_ranks(const ranks_run *run, pid_t *processes, rank_report *r
             }
             processes[rank] = 0;
             atomic_store(&segment->ranks[rank].ended, 1);
-            if (explain(&reports[rank], status) && !(run->may_fail >> rank & 1))
+            if (explain(&reports[rank], status) && (reports[rank].asserted || !(run->may_fail >> rank & 1)))
                 return rank;
-            if (reports[rank].asserted)
-                fprintf(stderr, "rank %d of %d: %s:%d: %s\n", rank, run->size, reports[rank].file, reports[rank].line,
-                        reports[rank].text);
         }
         if (left == 0)
             return -1;
