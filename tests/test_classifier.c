@@ -29,6 +29,7 @@ typedef struct setting {
     shard_optimizer *(*optimizer)(const shard_tensors *parameters);
     int batches;      /* of a step */
     double max_norm;  /* 0: gradients are not clipped */
+    double norm_type; /* 0: 2 */
     double max_value; /* the same */
     shard_reduction reduction;
     double smoothing;
@@ -107,6 +108,9 @@ static const setting settings[] = {
     {"binary, stash in float16", momentum, 1, .halves = true, .binary = true, .reduction = SHARD_REDUCTION_BATCH_MEAN},
     {"Adam", adam, 1},
     {"AdamW, two batches, clipped", adamw, 2, .max_norm = 0.1},
+    {"SGD, clipped by the largest", sgd, 1, .max_norm = 0.003, .norm_type = INFINITY},
+    {"momentum, two batches, clipped by the 3-norm", momentum, 2, .max_norm = 0.02, .norm_type = 3},
+    {"SGD, clipped by the 1-norm", sgd, 1, .max_norm = 0.5, .norm_type = 1},
     {"momentum, clipped by value", momentum, 1, .max_value = 0.01},
     {"Adam, two batches, clipped by norm and by value", adam, 2, .max_norm = 0.1, .max_value = 0.003},
     {"momentum, scaled, clipped by value", momentum, 1, .scaled = true, .max_value = 0.01},
@@ -250,7 +254,7 @@ static void take_step(training *t, int step)
                 ck_assert_ptr_nonnull(shard_data(shard_grad(weight_of(t))));
         }
     if (set->max_norm > 0)
-        check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL));
+        check_ok(shard_clip_grad_norm(t->optimizer, set->max_norm, NULL, .norm_type = set->norm_type > 0 ? set->norm_type : 2));
     if (set->clips_twice)
         check_ok(shard_clip_grad_value(t->optimizer, 2 * set->max_value));
     if (set->max_value > 0)
@@ -497,6 +501,35 @@ static shard_tensor *labels_of(int64_t rows)
     return shard_zeros(SHARD_SHAPE(rows), .dtype = SHARD_INT64);
 }
 
+/* Where the head's weight has the only gradient, and it is not finite, no step is made. */
+START_TEST(test_overflow_of_the_weight_alone)
+{
+    shard_module *head = shard_nn_parallel_classifier(IN, CLASSES, NULL, .bias = false);
+    shard_tensors *parameters = shard_parameters(head);
+    shard_optimizer *optimizer = sgd(parameters);
+    shard_grad_scaler *scaler = shard_grad_scaler_create(.init_scale = 1024);
+    shard_tensor *weight = shard_module_tensor(head, "weight");
+    double *before = values_of(weight), x[ROWS * IN];
+    for (int i = 0; i < ROWS * IN; i++)
+        x[i] = i == 5 ? (double)NAN : noise(11, i);
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_forward(head, tensor_of(x, SHARD_SHAPE(ROWS, IN), SHARD_FLOAT32));
+        check_ok(shard_backward(shard_grad_scaler_scale(scaler, shard_cross_entropy(logits, labels_of(ROWS)))));
+        check_ok(shard_grad_scaler_step(scaler, optimizer));
+    }
+    ck_assert(shard_optimizer_skipped(optimizer));
+    double *after = values_of(weight);
+    ck_assert_mem_eq(before, after, (size_t)shard_numel(weight) * sizeof *before);
+    free(before);
+    free(after);
+    shard_grad_scaler_destroy(scaler);
+    shard_optimizer_destroy(optimizer);
+    shard_tensors_destroy(parameters);
+    shard_module_destroy(head);
+}
+END_TEST
+
 /* The detached logits give the backbone and the weight nothing. */
 static shard_tensor *detached(training *t, shard_tensor *x)
 {
@@ -556,17 +589,51 @@ static shard_tensor *ranked(training *t, shard_tensor *x)
     return loss;
 }
 
-/* The first classes need no logits where no gradient is wanted. */
+/* Calls with other options each have their own in one deferred gradient. */
+static shard_tensor *two_scales(training *t, shard_tensor *x)
+{
+    check_ok(shard_backward(shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS), .logit_scale = 3)));
+    return shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS), .logit_scale = 0.5);
+}
+
+static shard_tensor *two_caps(training *t, shard_tensor *x)
+{
+    check_ok(shard_backward(shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS), .soft_cap = 0.5)));
+    return shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS), .soft_cap = 5);
+}
+
+static shard_tensor *two_smoothings(training *t, shard_tensor *x)
+{
+    check_ok(shard_backward(shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS), .label_smoothing = 0.3)));
+    return shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS));
+}
+
+/* The bound is that of the first call's gradient, to which the second one's is added. */
+static shard_tensor *clipped_between(training *t, shard_tensor *x)
+{
+    check_ok(
+        shard_backward(shard_cross_entropy(shard_forward(t->model, x), shard_full(SHARD_SHAPE(ROWS), 1, .dtype = SHARD_INT64))));
+    check_ok(shard_clip_grad_value(t->optimizer, 1e-3));
+    return shard_cross_entropy(shard_forward(t->model, x), labels_of(ROWS));
+}
+
+/* The first classes need no logits where no gradient is wanted; under autocast the products are float32, as the forward was. */
 static shard_tensor *first_classes(training *t, shard_tensor *x)
 {
     int64_t found[ROWS * 5], expected[ROWS * 5];
-    shard_tensor *logits = shard_forward(t->model, x), *index, *of_values;
+    shard_tensor *logits = shard_forward(t->model, x), *index, *of_values, *late;
     SHARD_NO_GRAD
     {
         ck_assert_msg(shard_top_k(logits, 5, &index), "%s", shard_last_error());
+        SHARD_AUTOCAST(SHARD_BFLOAT16)
+        {
+            late = shard_top_k(logits, 5, NULL);
+        }
+        ck_assert_msg(late, "%s", shard_last_error());
         if (logits->storage->materializer)
             ck_assert_ptr_null(logits->storage->memory);
-        ck_assert_ptr_nonnull(shard_top_k(shard_add_scalar(logits, 0), 5, &of_values));
+        shard_tensor *values = shard_top_k(shard_add_scalar(logits, 0), 5, &of_values);
+        compare_values("late", "largest logits", late, values, 1e-6);
     }
     check_ok(shard_copy_to_host(index, found, sizeof found));
     check_ok(shard_copy_to_host(of_values, expected, sizeof expected));
@@ -575,7 +642,8 @@ static shard_tensor *first_classes(training *t, shard_tensor *x)
     return shard_cross_entropy(logits, labels_of(ROWS));
 }
 
-static variant *const variants[] = {detached, reshaped, narrowed, frozen_later, autocast_later, ranked, first_classes};
+static variant *const variants[] = {detached,      reshaped,   narrowed, frozen_later,   autocast_later, ranked,
+                                    first_classes, two_scales, two_caps, two_smoothings, clipped_between};
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 static void vary(variant *of, shard_group *group)
@@ -730,6 +798,7 @@ int main(void)
     tcase_add_test(tcase, test_evaluation_is_plain);
     add_ranks_test(tcase, test_one_rank_reads);
     add_ranks_test(tcase, test_varies);
+    tcase_add_test(tcase, test_overflow_of_the_weight_alone);
     tcase_add_loop_test(tcase, test_casts_16_bits, 0, 2);
     tcase_add_test(tcase, test_written_before_the_loss);
     tcase_add_test(tcase, test_exports);

@@ -94,6 +94,9 @@ static const setting settings[] = {
     {"stage 1, whole parameters, clipped", adamw, 1, 1, .whole = true, .max_norm = 0.1},
     {"stage 1, row-wise", rowwise, 1, 1, .whole = true, .scaled = true},
     {"stage 1, gradient is read", momentum, 1, 1, .reads = true},
+    {"stage 1, class weights", momentum, 1, 1, .weighted = true},
+    {"stage 1, whole parameters, class weights", momentum, 1, 1, .whole = true, .weighted = true},
+    {"stage 1, binary, weights", momentum, 1, 1, .binary = true, .weighted = true},
     {"stage 1, binary, each batch is reduced", momentum, 1, 2, .binary = true, .syncs = true},
     {"stage 1, sample", sgd, 1, 1, .sample = true, .no_bias = true},
     {"stage 1, LAMB", lamb, 1, 1},
@@ -251,7 +254,7 @@ static shard_tensor *sample_of(const training *t, int step)
 }
 
 /* Row 3 belongs to no class. */
-static shard_tensor *binary_loss(shard_tensor *logits, const int64_t *label)
+static shard_tensor *binary_loss(shard_tensor *logits, const int64_t *label, shard_tensor *weight)
 {
     int64_t pair[2 * ROWS];
     int count = 0;
@@ -262,7 +265,8 @@ static shard_tensor *binary_loss(shard_tensor *logits, const int64_t *label)
         if (i != 3)
             pair[at++] = label[i];
     shard_tensor *pairs = shard_from_host(pair, SHARD_SHAPE(2, count), .dtype = SHARD_INT64);
-    return shard_binary_cross_entropy_with_logits(logits, pairs, .reduction = SHARD_REDUCTION_BATCH_MEAN);
+    return shard_binary_cross_entropy_with_logits(logits, pairs, .weight = weight, .pos_weight = weight,
+                                                  .reduction = SHARD_REDUCTION_BATCH_MEAN);
 }
 
 static shard_tensor *features_of(const training *t, int step, int batch, int replica)
@@ -277,12 +281,12 @@ static shard_tensor *loss_of(const training *t, int step, int batch, int replica
     int64_t label[ROWS];
     make_labels(step, batch, replica, label);
     shard_tensor *logits = shard_forward(t->model, features_of(t, step, batch, replica));
-    if (set->binary)
-        return binary_loss(logits, label);
-    shard_tensor *target = shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
     shard_tensor *weight = set->weighted ? shard_add(made_up(SHARD_SHAPE(CLASSES), 3, set->dtype),
                                                      shard_full(SHARD_SHAPE(CLASSES), 2, .dtype = set->dtype))
                                          : NULL;
+    if (set->binary)
+        return binary_loss(logits, label, weight);
+    shard_tensor *target = shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
     return shard_cross_entropy(logits, target, .weight = weight, .normalized = set->normalized,
                                .logit_scale = set->normalized ? 4 : 1, .sample = set->sample ? sample_of(t, step) : NULL,
                                .label_smoothing = set->sample || set->normalized ? 0 : 0.1);
@@ -459,8 +463,10 @@ typedef enum difference {
     NOT_REACHED,   /* the backward of one replica does not reach the layer */
     OTHER_WEIGHTS, /* class weights */
     OTHER_OPTIONS,
+    OTHER_POSITIVE, /* weights of the positive terms of the binary loss */
     OTHER_SAMPLES,
-    MANY_OF_SAMPLE, /* as TOO_MANY, with one sample: the gradient stays deferred */
+    MANY_OF_SAMPLE,    /* as TOO_MANY, with one sample: the gradient stays deferred */
+    OTHER_CORRECTIONS, /* of one sample */
     DIFFERENCES
 } difference;
 
@@ -475,7 +481,32 @@ static const setting sampled_partitioned = {"one sample, stage 1", sgd, 1, 1, .s
 
 static bool is_of(difference d, const setting *set)
 {
-    return set->sample ? d == MANY_OF_SAMPLE : set->no_bias ? d == OTHER_SAMPLES : d < OTHER_SAMPLES;
+    return set->sample ? d == MANY_OF_SAMPLE || d == OTHER_CORRECTIONS : set->no_bias ? d == OTHER_SAMPLES : d < OTHER_SAMPLES;
+}
+
+/* Each replica's pairs, and weights of its own. */
+static shard_tensor *other_positive(const training *t, shard_tensor *x, const int64_t *label, shard_tensor *weights)
+{
+    int64_t pair[2 * ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        pair[i] = i;
+        pair[ROWS + i] = label[i];
+    }
+    return shard_binary_cross_entropy_with_logits(shard_forward(t->model, x),
+                                                  shard_from_host(pair, SHARD_SHAPE(2, ROWS), .dtype = SHARD_INT64),
+                                                  .pos_weight = weights, .reduction = SHARD_REDUCTION_SUM);
+}
+
+/* The replicas' sample is of the labels of both, and each corrects by its own. */
+static shard_tensor *other_corrections(const training *t, shard_tensor *x, shard_tensor *target, int step)
+{
+    int64_t both[2 * ROWS];
+    for (int i = 0; i < 2 * ROWS; i++)
+        both[i] = (step * 131 + i / ROWS * 91 + i % ROWS * 37) % CLASSES;
+    shard_tensor *labels = shard_from_host(both, SHARD_SHAPE(2 * ROWS), .dtype = SHARD_INT64);
+    shard_tensor *sample = shard_sample_classes(labels, head_tensor(t, "weight"), 0.2, 5, step);
+    return shard_cross_entropy(shard_forward(t->model, x), target, .reduction = SHARD_REDUCTION_SUM, .sample = sample,
+                               .sample_correction = shard_sample_correction(sample, target, 0.2));
 }
 
 static shard_tensor *different_loss(const training *t, difference d, int step)
@@ -493,6 +524,10 @@ static shard_tensor *different_loss(const training *t, difference d, int step)
     shard_tensor *weights = shard_full(SHARD_SHAPE(CLASSES), 2 + replica), *weight = head_tensor(t, "weight");
     if (d == NOT_REACHED && first)
         return shard_mean(shard_forward(shard_module_child(t->model, "0"), x));
+    if (d == OTHER_POSITIVE)
+        return other_positive(t, x, label, weights);
+    if (d == OTHER_CORRECTIONS)
+        return other_corrections(t, x, target, step);
     bool samples = d == OTHER_SAMPLES || d == MANY_OF_SAMPLE;
     return shard_cross_entropy(shard_forward(t->model, x), target, .reduction = SHARD_REDUCTION_SUM,
                                .weight = d == OTHER_WEIGHTS ? weights : NULL,
