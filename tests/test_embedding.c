@@ -97,6 +97,23 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* Each call's counts are its own, also where its gradient is added to that of another call. */
+START_TEST(counts_each_call)
+{
+    static const int64_t at[] = {1, 3, 1, 0};
+    static const double both[] = {2, 2, 2, 2, 0, 0, 2, 2};
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(4, 2), .dtype = SHARD_FLOAT64, .requires_grad = true);
+        shard_tensor *index = shard_from_host(at, SHARD_SHAPE(4), .dtype = SHARD_INT64);
+        for (int i = 0; i < 2; i++)
+            check_ok(shard_backward_from(shard_embedding(weight, index, -1, .scale_grad_by_freq = true),
+                                         shard_ones(SHARD_SHAPE(4, 2), .dtype = SHARD_FLOAT64)));
+        check_tensor("gradient", shard_grad(weight), both, 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("embedding");
@@ -105,5 +122,6 @@ int main(void)
     tcase_add_test(tcase, pads);
     tcase_add_test(tcase, needs_its_index);
     tcase_add_test(tcase, refuses);
+    tcase_add_test(tcase, counts_each_call);
     return test_run(suite);
 }

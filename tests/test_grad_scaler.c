@@ -368,6 +368,8 @@ START_TEST(refuses)
     ck_assert_int_ne(shard_grad_scaler_step(scaler, NULL), SHARD_OK);
     check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_step: optimizer is NULL*");
     check_ok(shard_grad_scaler_update(scaler));
+    ck_assert_int_eq(shard_grad_scaler_update(scaler), SHARD_ERROR_ARGUMENT); /* without a step since */
+    check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_update: no gradients were unscaled*");
     static const shard_grad_scaler_options unsound[] = {
         {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = -1},      {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = 1e39},
         {SHARD_GRAD_SCALER_OPTIONS_VALUES, .init_scale = 1e-39},   {SHARD_GRAD_SCALER_OPTIONS_VALUES, .growth_interval = -3},

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct taken {
@@ -307,6 +308,34 @@ START_TEST(test_written)
 }
 END_TEST
 
+enum { LARGE_ROWS = 600, LARGE_COLUMNS = 2000 };
+
+static shard_status take_large(void *context, shard_device *device, int64_t first, int64_t count, void *gradient)
+{
+    return device->ops->copy_out(device, (float *)context + first * LARGE_COLUMNS, gradient,
+                                 (size_t)(count * LARGE_COLUMNS) * sizeof(float));
+}
+
+/* A gradient in memory that is passed in several runs. */
+START_TEST(takes_large_gradients)
+{
+    size_t bytes = (size_t)LARGE_ROWS * LARGE_COLUMNS * sizeof(float);
+    float *found = calloc(1, bytes), *given = malloc(bytes);
+    ck_assert(found && given);
+    for (int i = 0; i < LARGE_ROWS * LARGE_COLUMNS; i++)
+        given[i] = (float)(i % 9973);
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_zeros(SHARD_SHAPE(LARGE_ROWS, LARGE_COLUMNS), .requires_grad = true);
+        check_ok(shard_backward_from(shard_scale(weight, 1), shard_from_host(given, SHARD_SHAPE(LARGE_ROWS, LARGE_COLUMNS))));
+        check_ok(shard_take_gradient_rows(shard_grad(weight), take_large, found));
+    }
+    ck_assert_mem_eq(found, given, bytes);
+    free(found);
+    free(given);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("head_rows");
@@ -318,5 +347,6 @@ int main(void)
     tcase_add_test(tcase, test_failing_thread);
     tcase_add_test(tcase, test_adds_to_other);
     tcase_add_test(tcase, test_written);
+    tcase_add_test(tcase, takes_large_gradients);
     return test_run(suite);
 }

@@ -474,6 +474,43 @@ START_TEST(test_gradient_is_not_rounded)
 }
 END_TEST
 
+/* Rows that are stepped a few at a time are rounded as those of a gradient in memory: float32's gradients have the same bits. */
+START_TEST(test_rows_are_rounded_as_the_whole)
+{
+    double *found[2];
+    for (int whole = 0; whole < 2; whole++) {
+        shard_manual_seed(3);
+        shard_module *head = shard_nn_parallel_classifier(FEATURES, CLASSES, NULL, .bias = false);
+        shard_tensors *parameters = shard_parameters(head);
+        shard_tensor *weight = shard_module_tensor(head, "weight");
+        weight->leaf->defers_grad = !whole;
+        shard_optimizer *adamw =
+            shard_adamw(parameters, .lr = 0.01, .rounding = SHARD_ROUNDING_STOCHASTIC, .seed = 7, .state_dtype = SHARD_BFLOAT16);
+        SHARD_SCOPE
+        {
+            check_ok(shard_backward(classifier_loss(head, SHARD_FLOAT32, 0)));
+            ck_assert(whole || !weight->leaf->grad->storage->memory);
+        }
+        check_ok(shard_step(adamw));
+        shard_tensors *state = shard_optimizer_state_dict(adamw);
+        SHARD_SCOPE
+        {
+            found[whole] = values_of(shard_cast(shard_tensors_find(state, "weight.exp_avg"), SHARD_FLOAT32));
+        }
+        shard_tensors_destroy(state);
+        shard_optimizer_destroy(adamw);
+        shard_tensors_destroy(parameters);
+        shard_module_destroy(head);
+    }
+    int64_t differ = 0;
+    for (int64_t i = 0; i < FEATURES * CLASSES; i++)
+        differ += found[0][i] != found[1][i];
+    ck_assert_int_eq(differ, 0);
+    free(found[0]);
+    free(found[1]);
+}
+END_TEST
+
 /* ---- errors ---- */
 
 START_TEST(test_refuses)
@@ -531,6 +568,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_compensation_of_overwritten_values, 0, 2);
     tcase_add_loop_test(tcase, test_classifier_moves, 0, 2);
     tcase_add_test(tcase, test_gradient_is_not_rounded);
+    tcase_add_test(tcase, test_rows_are_rounded_as_the_whole);
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_refuses_on_ranks);
     int failed = test_run(suite);

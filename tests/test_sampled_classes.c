@@ -54,6 +54,22 @@ START_TEST(test_same_on_ranks)
 }
 END_TEST
 
+/* Blocks of classes that are drawn one after the other have other numbers. */
+START_TEST(test_blocks)
+{
+    enum { BLOCK = 65536 };
+    int64_t both = 0, label = 0;
+    SHARD_SCOPE
+    {
+        bool *flag = flags_of(labels_of(&label, 1), 2 * BLOCK, 0.1, 5, 17);
+        for (int64_t c = 1; c < BLOCK; c++)
+            both += flag[c] && flag[BLOCK + c];
+        free(flag);
+    }
+    ck_assert_int_le(llabs(both - BLOCK / 100), 160); /* of 655 with a deviation of 25; 6,554 were they the same */
+}
+END_TEST
+
 START_TEST(test_draw)
 {
     int64_t label[LABELS], counts[4] = {0};
@@ -630,6 +646,7 @@ int main(void)
     Suite *suite = suite_create("sampled classes");
     TCase *tcase = test_case(suite, "sampled classes");
     add_ranks_test(tcase, test_same_on_ranks);
+    tcase_add_test(tcase, test_blocks);
     tcase_add_test(tcase, test_draw);
     add_ranks_test(tcase, test_correction);
     tcase_add_test(tcase, test_equals_layer_of_sample);

@@ -4,6 +4,9 @@
 #include "support/host.h"
 #include "support/rules.h"
 
+#include "device/device.h"
+#include "tensor/tensor.h"
+
 #include <shard/distributed.h>
 
 #include <math.h>
@@ -222,6 +225,41 @@ START_TEST(test_fails_together)
 }
 END_TEST
 
+/* Rows that are padded, as a product on a GPU leaves them, and so large that few are made dense at a time. */
+START_TEST(searches_large_padded_rows)
+{
+    enum { WIDE = (1 << 20) + 1, PADDED = WIDE + 15, TALL = 3 };
+    float *row = calloc(WIDE, sizeof *row);
+    ck_assert_ptr_nonnull(row);
+    SHARD_SCOPE
+    {
+        shard_device *device = shard_default_device();
+        int64_t pitch, most[TALL], two[2 * TALL];
+        shard_tensor *x = shard_tensor_make(SHARD_SHAPE(TALL, WIDE), SHARD_FLOAT32, device), *index;
+        shard_tensor_pad_rows(x, PADDED);
+        char *memory = shard_tensor_rows(x, &pitch);
+        ck_assert_int_eq(pitch, PADDED);
+        for (int i = 0; i < TALL; i++) {
+            row[10 * i + 7] = (float)(2 + i);
+            row[WIDE - 1 - i] = 1;
+            check_ok(device->ops->copy_in(device, memory + (size_t)(i * pitch) * sizeof *row, row, WIDE * sizeof *row));
+            row[10 * i + 7] = row[WIDE - 1 - i] = 0;
+        }
+        check_ok(shard_copy_to_host(shard_argmax(x, 1, false), most, sizeof most));
+        shard_tensor *values = shard_top_k(x, 2, &index);
+        check_ok(shard_copy_to_host(index, two, sizeof two));
+        for (int i = 0; i < TALL; i++) {
+            ck_assert_int_eq(most[i], 10 * i + 7);
+            ck_assert_int_eq(two[2 * i], 10 * i + 7);
+            ck_assert_int_eq(two[2 * i + 1], WIDE - 1 - i);
+            ck_assert_double_eq(value_at(values, 2 * i), 2 + i);
+            ck_assert_double_eq(value_at(values, 2 * i + 1), 1);
+        }
+    }
+    free(row);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("top_k");
@@ -232,5 +270,6 @@ int main(void)
     add_ranks_test(tcase, parts_make_the_whole);
     tcase_add_test(tcase, refuses);
     tcase_add_test(tcase, test_fails_together);
+    tcase_add_test(tcase, searches_large_padded_rows);
     return test_run(suite);
 }

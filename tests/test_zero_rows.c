@@ -335,6 +335,37 @@ START_TEST(test_16_bits)
 }
 END_TEST
 
+/* The sum over the blocks of rows is rounded once: each later block adds less than half a unit of the first one's. */
+static void rounds_once(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    static float dy[CLASSES];
+    dy[0] = 1;
+    for (int i = 1; i < 4; i++) /* the last block has the rest of the rows */
+        dy[i * SHARD_ROW_BLOCK] = 0x1.8p-9f;
+    SHARD_SCOPE
+    {
+        shard_tensor *weight = shard_ones(SHARD_SHAPE(CLASSES, IN), .dtype = SHARD_BFLOAT16, .requires_grad = true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "weight", weight));
+        shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(list, .lr = 0.5), .stage = 3, .bucket_mib = 0.1);
+        ck_assert_ptr_nonnull(weight->leaf->rows);
+        shard_tensor *x = shard_ones(SHARD_SHAPE(1, IN), .dtype = SHARD_BFLOAT16, .requires_grad = true);
+        check_ok(shard_backward_from(shard_linear(x, weight, NULL),
+                                     shard_cast(shard_from_host(dy, SHARD_SHAPE(1, CLASSES)), SHARD_BFLOAT16)));
+        ck_assert_double_eq(value_at(shard_grad(x), 0), 1.0078125); /* of 1.0087890625 */
+        shard_optimizer_zero_grad(sgd);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_rounds_once)
+{
+    run_job(2, rounds_once, NULL);
+}
+END_TEST
+
 /* What is updated during backward keeps the values that it still needs, though it is not reached. */
 static void is_frozen_under_overlap(shard_group *world, void *context)
 {
@@ -342,7 +373,14 @@ static void is_frozen_under_overlap(shard_group *world, void *context)
     shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(shard_parameters(model), .lr = 0.1), .stage = *(int *)context,
                                                 .bucket_mib = 1e-6, .overlap = true);
     ck_assert_ptr_nonnull(sgd);
+    double *before = NULL;
     for (int step = 0; step < 2; step++) {
+        if (step == 1) { /* the values of a partitioned weight are there for a use */
+            SHARD_SCOPE
+            {
+                before = values_of(shard_add_scalar(shard_module_tensor(shard_module_child_at(model, 1), "weight"), 0));
+            }
+        }
         shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model, 1), "weight"), step == 0);
         shard_set_requires_grad(shard_module_tensor(shard_module_child_at(model, 1), "bias"), step == 0);
         SHARD_SCOPE
@@ -352,6 +390,13 @@ static void is_frozen_under_overlap(shard_group *world, void *context)
         }
         check_ok(shard_step(sgd));
     }
+    SHARD_SCOPE
+    {
+        double *after = values_of(shard_add_scalar(shard_module_tensor(shard_module_child_at(model, 1), "weight"), 0));
+        ck_assert_mem_eq(before, after, 9 * sizeof *before);
+        free(after);
+    }
+    free(before);
     shard_optimizer_destroy(sgd);
     shard_module_destroy(model);
 }
@@ -440,6 +485,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_falls_back, 0, 2 * USES - 1); /* in stage 3 who does not use it misses its gather */
     tcase_add_loop_test(tcase, test_middle, 0, 2);
     tcase_add_loop_test(tcase, test_16_bits, 0, 2);
+    tcase_add_test(tcase, test_rounds_once);
     tcase_add_loop_test(tcase, test_frozen_under_overlap, 0, 3);
     tcase_add_loop_test(tcase, test_fails_jointly, 0, 2 * FAILURES);
     return test_run(suite);
