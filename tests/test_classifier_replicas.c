@@ -755,6 +755,75 @@ START_TEST(test_keeps_hash)
 }
 END_TEST
 
+/* ---- row-wise state ---- */
+
+static void compare_values(shard_tensor *found, shard_tensor *expected, const char *name)
+{
+    double *a = values_of(found), *b = values_of(expected);
+    ck_assert_int_eq(shard_numel(found), shard_numel(expected));
+    check_doubles(a, b, shard_numel(found), 1e-6, 0, "%s", name);
+    free(a);
+    free(b);
+}
+
+/* State of rows that was made before whole rows are divided evenly over the replicas goes on, and is collected. */
+static void deals_rows_with_state(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *head[2];
+    shard_tensors *parameters[2], *state[2], *whole[2];
+    shard_optimizer *adam[2];
+    shard_data_parallel *dp[2];
+    for (int i = 0; i < 2; i++) {
+        shard_manual_seed(7);
+        head[i] = shard_nn_parallel_classifier(HIDDEN, CLASSES, NULL);
+        parameters[i] = shard_parameters(head[i]);
+        adam[i] = shard_rowwise_adam(parameters[i], .lr = 1e-2, .eps = 1e-3);
+        dp[i] = shard_data_parallel_create(parameters[i]);
+    }
+    for (int step = 0; step < 4; step++) {
+        if (step == 2) {
+            shard_data_parallel_destroy(dp[1]);
+            dp[1] = shard_data_parallel_create(parameters[1], .stage = 1);
+            ck_assert_msg(dp[1], "%s", shard_last_error());
+        }
+        for (int i = 0; i < 2; i++) {
+            SHARD_SCOPE
+            {
+                int64_t label[ROWS];
+                make_labels(step, 0, shard_group_rank(world), label);
+                shard_tensor *x =
+                    made_up(SHARD_SHAPE(ROWS, HIDDEN), (uint64_t)(10 * step + shard_group_rank(world)), SHARD_FLOAT32);
+                shard_tensor *target = shard_from_host(label, SHARD_SHAPE(ROWS), .dtype = SHARD_INT64);
+                check_ok(shard_backward(shard_cross_entropy(shard_forward(head[i], x), target)));
+            }
+            check_ok(shard_step(adam[i]));
+        }
+        compare_values(shard_module_tensor(head[1], "weight"), shard_module_tensor(head[0], "weight"), "weight");
+    }
+    for (int i = 0; i < 2; i++) {
+        state[i] = shard_optimizer_state_dict(adam[i]);
+        whole[i] = shard_collect_state_dict(state[i], -1);
+        ck_assert_msg(whole[i], "%s", shard_last_error());
+    }
+    compare_values(shard_tensors_find(whole[1], "weight.exp_avg_sq"), shard_tensors_find(whole[0], "weight.exp_avg_sq"),
+                   "weight.exp_avg_sq");
+    for (int i = 0; i < 2; i++) {
+        shard_tensors_destroy(state[i]);
+        shard_tensors_destroy(whole[i]);
+        shard_data_parallel_destroy(dp[i]);
+        shard_optimizer_destroy(adam[i]);
+        shard_tensors_destroy(parameters[i]);
+        shard_module_destroy(head[i]);
+    }
+}
+
+START_TEST(test_deals_rows_with_state)
+{
+    run_job(2 + _i, deals_rows_with_state, NULL);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("classifier_replicas");
@@ -765,5 +834,6 @@ int main(void)
     tcase_add_loop_test(tcase, test_fails, 0, 2);
     tcase_add_test(tcase, test_keeps_hash);
     tcase_add_test(tcase, test_takes_no_memory);
+    tcase_add_loop_test(tcase, test_deals_rows_with_state, 0, 2);
     return test_run(suite);
 }
