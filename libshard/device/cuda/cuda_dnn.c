@@ -57,6 +57,12 @@ static bool lacks_memory(cudnnStatus_t status)
     return status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
 }
 
+/* Also what a kernel may end with whose code CUDA had no memory to load. */
+static bool may_lack_memory(cudnnStatus_t status)
+{
+    return lacks_memory(status) || CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_EXECUTION_FAILED;
+}
+
 /* The status' name, and cuDNN's text for it. */
 static const char *text_of(cudnnStatus_t status)
 {
@@ -433,14 +439,17 @@ static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cu
     return g.status;
 }
 
-static bool next_execution(cudnnHandle_t handle, plan *p, const shard_cuda_dnn_call *c)
+static bool next_execution(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_dnn_call *c)
 {
     while (!p->execution && p->next < p->count) {
         cudnnStatus_t status;
         engine *e = &p->engines[p->next++];
-        p->execution = e->execution = make_execution(handle, e->configuration, &p->workspace, &status);
+        e->execution = make_execution(handle, e->configuration, &p->workspace, &status);
+        if (!e->execution && may_lack_memory(status) && shard_cuda_make_room(device))
+            e->execution = make_execution(handle, e->configuration, &p->workspace, &status);
+        p->execution = e->execution;
         if (!p->execution)
-            log_failure(p, c, true, text_of(status));
+            log_failure(p, c, !may_lack_memory(status), text_of(status));
     }
     return p->execution != NULL;
 }
@@ -462,7 +471,10 @@ static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan 
         shard_clear_error();
         return SHARD_OK;
     }
-    cudnnStatus_t status = SHARD_CUDA_WITH_ROOM(device, lacks_memory, execute(handle, p, c, workspace));
+    cudnnStatus_t status = execute(handle, p, c, workspace);
+    /* One that failed in execution may have added to the result. */
+    if ((c->accumulate ? lacks_memory(status) : may_lack_memory(status)) && shard_cuda_make_room(device))
+        status = execute(handle, p, c, workspace);
     shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
     *computed = status == CUDNN_STATUS_SUCCESS;
     *begun =
@@ -487,7 +499,7 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
     SHARD_TRY(open_dnn(device, &dnn));
     SHARD_TRY(find_plan(device, dnn, c, &p));
     /* An engine that failed may have added to the result, so the caller begins again. */
-    while (!(begun && c->accumulate) && next_execution(dnn->handle, p, c)) {
+    while (!(begun && c->accumulate) && next_execution(device, dnn->handle, p, c)) {
         SHARD_TRY(run_engine(device, dnn->handle, p, c, there, &begun, &waits));
         if (*there || waits)
             return SHARD_OK;

@@ -100,36 +100,47 @@ static bool suits(const attention *a)
     return shard_dtype_size(a->graph.dtype) == 2 && s->queries >= LEAST_QUERIES;
 }
 
-/* The reason why cuDNN is not asked; NULL: there is none. */
-static const char *hindrance(const shard_device *device, const attention *a)
+/* Why cuDNN is not asked. */
+typedef enum hindrance { OLD, OTHER_FEATURES, UNALIGNED, OTHER_BITS, LARGE, NONE } hindrance;
+
+static const char *const hindrances[NONE] = {
+    [OLD] = "cuDNN is older than 9.16",
+    [OTHER_FEATURES] = "its features are no multiples of 8",
+    [UNALIGNED] = "an operand is not aligned to 16 bytes",
+    [OTHER_BITS] = "on this GPU cuDNN's backward is not known to give the same bits in each run",
+    [LARGE] = "the gradients of a key head's scores take 2 GiB or more",
+};
+
+static hindrance hindrance_of(const shard_device *device, const attention *a)
 {
     const shard_attention_shape *s = &a->graph.shape;
     if (cudnnGetVersion() < LEAST_VERSION)
-        return "cuDNN is older than 9.16";
+        return OLD;
     if (s->in % FEATURES != 0 || s->out % FEATURES != 0)
-        return "its features are no multiples of 8";
+        return OTHER_FEATURES;
     for (int name = ATTENTION_QUERY; name < ATTENTION_SCALE; name++)
         if (shard_cuda_alignment(a->data[name], ATTENTION_ALIGNMENT) < ATTENTION_ALIGNMENT)
-            return "an operand is not aligned to 16 bytes";
+            return UNALIGNED;
     if (a->backward && shard_cuda_of(device)->major > HOPPER)
-        return "on this GPU cuDNN's backward is not known to give the same bits in each run";
-    if (a->backward && score_bytes(a) >= (double)SHARD_CUDA_DNN_MOST_WORKSPACE)
-        return "the gradients of a key head's scores take 2 GiB or more";
-    return NULL;
+        return OTHER_BITS;
+    return a->backward && score_bytes(a) >= (double)SHARD_CUDA_DNN_MOST_WORKSPACE ? LARGE : NONE;
 }
 
-static void log_hindrance(const attention *a, const char *why)
+/* Each reason once. */
+static void log_hindrance(const attention *a, hindrance why)
 {
-    static atomic_bool warned;
-    if (!atomic_exchange(&warned, true))
+    static atomic_bool warned[NONE];
+    if (!atomic_exchange(&warned[why], true))
         shard_log_message(SHARD_LOG_WARN, "cuda: %s is computed by kernels without tensor cores, which is slower: %s", name_of(a),
-                          why);
+                          hindrances[why]);
 }
 
+/* So many that the parts have one size, or the last one a few less. */
 static int64_t heads_at_a_time(const shard_device *device, const attention *a)
 {
     double most = a->backward ? (double)shard_cuda_of(device)->attention_workspace / score_bytes(a) : MOST_HEADS;
-    return shard_min(a->graph.shape.batch, most < 1 ? 1 : most < MOST_HEADS ? (int64_t)most : MOST_HEADS);
+    int64_t batch = a->graph.shape.batch, step = most < 1 ? 1 : most < MOST_HEADS ? (int64_t)most : MOST_HEADS;
+    return shard_divide_up(batch, shard_divide_up(batch, step));
 }
 
 /* The bytes of a tensor of one key head. */
@@ -156,7 +167,7 @@ static size_t bytes_of(const attention *a, int64_t name)
 }
 
 /* The memory of the tensors that the caller has not got is scratch: of as many key heads as are computed at a time. The last ones
- * are as many as all others, of which some are computed twice, so that one plan computes all. */
+ * are as many as all others, of which few are computed twice, so that one plan computes all. */
 static shard_status run_all(shard_device *device, const attention *all, double *lse, bool *there)
 {
     const shard_attention_shape *s = &all->graph.shape;
@@ -198,8 +209,8 @@ static shard_status run_if_suited(shard_device *device, const attention *a, doub
     *there = false;
     if (!suits(a))
         return SHARD_OK;
-    const char *why = hindrance(device, a);
-    if (!why)
+    hindrance why = hindrance_of(device, a);
+    if (why == NONE)
         return run_all(device, a, lse, there);
     log_hindrance(a, why);
     return SHARD_OK;
