@@ -33,6 +33,10 @@ static void copy_in(trainee *t)
     int64_t labels[BATCH] = {0};
     shard_copy_from_host(t->labels, labels, sizeof labels);
 }
+static void pin_memory(trainee *t)
+{
+    shard_device_allocate_host(shard_tensor_device(t->images), 64);
+}
 static void use_first(trainee *t)
 {
     SHARD_SCOPE
@@ -97,6 +101,7 @@ static const refused refusals[] = {
     {"synchronize", wait_for_device, "waiting for the device cannot be captured in a graph"},
     {"event", record_event, "recording an event cannot be captured in a graph"},
     {"copy in", copy_in, "copying from the host to the device cannot be captured in a graph"},
+    {"pinned memory", pin_memory, "allocating pinned memory cannot be captured in a graph"},
     {"first use", use_first, "the first use of a tensor that was made before the capture cannot be captured"},
     {"random values", draw_values, "shard_nn_init_uniform cannot be captured in a graph"},
     {"scaler", scale_loss, "a gradient scaler, whose scale"},

@@ -82,8 +82,8 @@ SHARD_API void shard_trim_memory(shard_device *device);
  * ahead; plain memory for the CPU. Aligned to 64 bytes, content undefined. A source of shard_copy_from_host or
  * shard_from_host in it may be overwritten after a later shard_item, shard_copy_to_host or shard_synchronize of that
  * device, or after the shard_event_synchronize of an event that was recorded later; no other call waits for the
- * copy. NULL with the error set (MEMORY). Any thread may free it, with the same number of bytes; freeing NULL is
- * fine. To free a GPU's waits for the GPU; an error is the thread's. Not collective. */
+ * copy. NULL with the error set (MEMORY; UNSUPPORTED, a capture of the device). Any thread may free it, with the same
+ * number of bytes; freeing NULL is fine. To free a GPU's waits for the GPU; an error is the thread's. Not collective. */
 SHARD_API void *shard_device_allocate_host(shard_device *device, size_t bytes);
 SHARD_API void shard_device_free_host(shard_device *device, void *memory, size_t bytes);
 

@@ -34,7 +34,7 @@
  * one such step must run eagerly before it, to make gradients, optimizer states and the plans of CUDA's libraries. A
  * capture cannot have the following; each is an error with a message:
  *   - calls that wait for the device or read from it on the host (shard_item, shard_copy_to_host,
- *     shard_count_top_k, the norm of shard_clip_grad_norm), events, and copies from the host;
+ *     shard_count_top_k, the norm of shard_clip_grad_norm), events, copies from the host, and new pinned memory;
  *   - the first use of a tensor that was made before, initialization with random values;
  *   - the first product of matrices on the device, which makes cuBLAS's workspace, and the first convolution, or attention
  *     of 16 bits, of each shape, which makes cuDNN's plan;

@@ -79,8 +79,9 @@ void shard_cuda_reset_peak(shard_device *device)
 
 void *shard_cuda_allocate_host(shard_device *device, size_t bytes)
 {
-    shard_cuda_of(device);
     void *memory = NULL;
+    if (shard_cuda_refuse_in_capture(shard_cuda_of(device), "allocating pinned memory") != SHARD_OK)
+        return NULL;
     cudaError_t error =
         SHARD_CUDA_WITH_ROOM(device, shard_cuda_lacks_memory, cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
     return shard_cuda_check(error, "cudaHostAlloc") == SHARD_OK ? memory : NULL;
@@ -164,7 +165,10 @@ void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
         return;
     if (cuda->watch && !cuda->capture) /* CUDA waits for the device, unwatched */
         wait_stream(cuda, cuda->stream);
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* no capture of this thread ends by it */
+    SHARD_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
     SHARD_CUDA(cudaFreeHost(memory));
+    SHARD_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
 bool shard_cuda_make_room(shard_device *device)

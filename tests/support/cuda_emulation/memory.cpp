@@ -426,6 +426,9 @@ cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned int flags)
     return run_call([=] {
         (void)flags;
         *pHost = nullptr;
+        cudaError_t error = refuse_in_capture();
+        if (error != cudaSuccess)
+            return error;
         if (size == 0)
             return cudaSuccess;
         void *memory = aligned_alloc(ALIGN, (size + ALIGN - 1) / ALIGN * ALIGN);
@@ -448,8 +451,9 @@ cudaError_t cudaFreeHost(void *ptr)
 {
     return run_call([=] {
         auto range = pinned.find((char *)ptr);
-        if (!ptr)
-            return cudaSuccess;
+        cudaError_t error = refuse_in_capture();
+        if (!ptr || error != cudaSuccess)
+            return error;
         if (range == pinned.end() || range->second.registered)
             return cudaErrorInvalidValue;
         run_device(range->second.device);
