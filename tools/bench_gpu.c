@@ -1,8 +1,8 @@
 /*
- * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|binary|arcface|sampled|resnet]: times the kernels and steps of a
- * GPU, each with its lower bound: the bytes that it must move over the copy bandwidth, and the operations that it must do over
- * the rate of a large product, both measured in the same run. Times are medians by CUDA's events, of several runs between two
- * events, so that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
+ * bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|binary|arcface|sampled|attention|resnet]: times the kernels and
+ * steps of a GPU, each with its lower bound: the bytes that it must move over the copy bandwidth, and the operations that it must
+ * do over the rate of a large product, both measured in the same run. Times are medians by CUDA's events, of several runs between
+ * two events, so that the GPU never waits for the host. The first run has a time of its own, with the plans that it makes and the
  * code that it loads. Prints one JSON object a line. bench_gpu.py measures the same with PyTorch, and gpu_report.py makes a table
  * of both.
  * --heads: training steps of heads alone; --once runs one thing one time, for a profiler.
@@ -561,8 +561,15 @@ static void run_once(const char *name)
                         SHARD_BFLOAT16);
     else if (strcmp(name, "head") == 0)
         bench_head(125000, false, SHARD_BFLOAT16);
+    else if (strcmp(name, "attention") == 0)
+        bench_attention(16, 1024, SHARD_BFLOAT16);
     else
         bench_resnet(false, SHARD_BFLOAT16);
+}
+
+static bool runs_once(const char *name)
+{
+    return find_step(name) >= 0 || strcmp(name, "head") == 0 || strcmp(name, "attention") == 0 || strcmp(name, "resnet") == 0;
 }
 
 int main(int argc, char **argv)
@@ -574,12 +581,11 @@ int main(int argc, char **argv)
             m.small = true;
         else if (strcmp(argv[i], "--heads") == 0)
             heads = true;
-        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc &&
-                 (strcmp(argv[i + 1], "head") == 0 || strcmp(argv[i + 1], "resnet") == 0 || find_step(argv[i + 1]) >= 0))
+        else if (strcmp(argv[i], "--once") == 0 && i + 1 < argc && runs_once(argv[i + 1]))
             once = argv[++i];
         else {
-            fprintf(stderr,
-                    "usage: bench_gpu [--small] [--heads] [--once head|fused|stashed|wide|binary|arcface|sampled|resnet]\n");
+            fprintf(stderr, "usage: bench_gpu [--small] [--heads] "
+                            "[--once head|fused|stashed|wide|binary|arcface|sampled|attention|resnet]\n");
             return 2;
         }
     m.once = once != NULL;

@@ -42,11 +42,17 @@ ALONE = ["cuda_memory", "nccl_alone"]
 DEVICE = ["cuda_device", "nccl_alone", "memory_report", "event", "label_rank"]
 FIRST = ["device_*", "matmul", "conv2d", "op_*", "cross_entropy", "linear", "embedding", "batch_norm", "softmax"]
 # What is learnt most from, then those whose kernels use shared memory.
-SANITIZED = ["product_step", "device_cross_entropy", "device_batch_norm", "device_embedding", "device_permute", "device_rows"]
-SHARED_MEMORY = ["device_cross_entropy", "device_batch_norm", "device_check_index", "device_embedding", "device_layer_norm",
+SANITIZED = ["device_attention", "product_step", "device_cross_entropy", "device_batch_norm", "device_embedding", "device_permute", "device_rows"]
+SHARED_MEMORY = ["device_attention", "device_cross_entropy", "device_batch_norm", "device_check_index", "device_embedding", "device_layer_norm",
                  "device_lists", "device_normalize", "device_optimizer", "device_permute", "device_pieces", "device_rows",
                  "device_softmax", "device_sum_dim", "device_sum_rows", "device_top_k", "product_step"]
-NOTABLE = re.compile(r"^(?!.*:[FE]:).*(?:refuses a |NCCL WARN|go through |falls back).*", re.MULTILINE)
+# Of the programs with ranks: the last layers' kernels first, and last those that test files more than the GPU.
+FIRST_OF_RANKS = ["linear_*", "head_*", "sampled_*", "large_logits", "logsumexp", "attention", "graph_refuses", "wrong_labels", "non_finite",
+                  "classifier*", "cross_entropy*", "parallel_*", "zero*"]
+LAST_OF_RANKS = ["allocations", "checkpoint*", "checksums", "save_async*", "combinations", "random_networks"]
+NOTABLE = re.compile(r"^(?!.*:[FE]:).*(?:refuses |NCCL WARN|go through |falls back|without tensor cores|fails to compute|reduced precision|"
+                     r"cuDNN: attention .* is computed by).*", re.MULTILINE)
+TELLS_ENGINES = ["device_attention", "attention"]  # cuDNN's, at the log level debug
 
 
 def forks(stem):
@@ -107,6 +113,8 @@ class Runner:
         if left < 5 or self.ended:
             return None
         started, over = time.monotonic(), False
+        if program in TELLS_ENGINES:
+            environment = {**environment, "SHARD_LOG": "debug"}
         process = subprocess.Popen([*command, str(self.build / "tests" / f"test_{program}")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    stdin=subprocess.DEVNULL, env={**self.environment, **environment}, start_new_session=True, cwd=self.build,
                                    preexec_fn=die_with_parent)
@@ -179,7 +187,8 @@ def run_device(runner, stems):
 def run_ranks(runner, stems):
     ranks = "1,2,3" if runner.step == "ranks" else ",".join(map(str, range(2, runner.options.gpus + 1)))
     environment = {"SHARD_TEST_RANKS": ranks, "NCCL_DEBUG": "WARN", **({"SHARD_NCCL": "1"} if runner.step == "nccl" else {})}
-    wanted = [stem for stem in stems if stem not in DEVICE and forks(stem)]
+    wanted = ordered([stem for stem in stems if stem not in DEVICE and forks(stem)], FIRST_OF_RANKS)
+    wanted.sort(key=lambda stem: any(fnmatch.fnmatch(stem, pattern) for pattern in LAST_OF_RANKS))
     together = everywhere(runner, lambda stem: runner.run(stem, "", environment), [stem for stem in wanted if not runner.passed(f"{runner.step} {stem} alone")], 3)
     again = [record["program"] for record in together if record and record["result"] not in ("passed", "skipped")]
     alone = everywhere(runner, lambda stem: runner.run(stem, "alone", environment), again, 1)
