@@ -194,12 +194,12 @@ static void misfits(shard_group *world, void *context)
         shard_tensor *a = shard_normal(SHARD_SHAPE(2, 3), 5, 0);
         put(list, "a", a);
         shard_load(list, path);
-        check_error(shard_last_status(),
+        check_error(SHARD_ERROR_SHAPE,
                     "*does not fit: 1 missing there (\"a\"); 3 not expected here (\"m.a\", \"m.b\", \"other\"); "
                     "options: .prefix .allow_missing .allow_unexpected");
         ck_assert_int_eq(a->leaf->recipe.kind, SHARD_NORMAL); /* nothing was done to it */
         shard_load(list, path, .prefix = "m.");
-        check_error(shard_last_status(), "*does not fit: 1 not expected here (\"m.b\"); options: .prefix .allow_unexpected");
+        check_error(SHARD_ERROR_SHAPE, "*does not fit: 1 not expected here (\"m.b\"); options: .prefix .allow_unexpected");
         check_ok(shard_load(list, path, .allow_missing = true, .allow_unexpected = true));
         ck_assert_double_eq(value_at(a, 5), 5);
         check_ok(shard_load(list, path, .prefix = "m.", .allow_unexpected = true));
@@ -209,10 +209,10 @@ static void misfits(shard_group *world, void *context)
         put(list, "b", b);
         check_ok(shard_copy_from_host(a, (const float[]){0, 0, 0, 0, 0, -1}, 24));
         shard_load(list, path, .prefix = "m.");
-        check_error(shard_last_status(), "*1 of another shape (\"m.b\" is [[]4] there, [[]2, 2] here)");
+        check_joint_error(SHARD_ERROR_SHAPE, "*1 of another shape (\"m.b\" is [[]4] there, [[]2, 2] here)");
         ck_assert_double_eq(value_at(a, 5), -1);
         shard_load(saved, "/nowhere/at/all");
-        check_error(shard_last_status(), "*cannot open /nowhere/at/all: No such file or directory");
+        check_error(SHARD_ERROR_IO, "*cannot open /nowhere/at/all: No such file or directory");
     }
     shard_tensors_destroy(saved);
     shard_tensors_destroy(list);
@@ -242,7 +242,7 @@ static void dtypes(shard_group *world, void *context)
                 check_ok(shard_save(saved, path, NULL));
                 if (from != to) {
                     shard_load(list, path);
-                    check_error(shard_last_status(),
+                    check_error(SHARD_ERROR_SHAPE,
                                 "*1 of another dtype (\"x\" is *float* there, *float* here); options: .convert");
                 }
                 check_ok(shard_load(list, path, .convert = true));
@@ -257,7 +257,7 @@ static void dtypes(shard_group *world, void *context)
         put(list, "x", shard_full(SHARD_SHAPE(3), 1));
         check_ok(shard_save(saved, path, NULL));
         shard_load(list, path, .convert = true);
-        check_error(shard_last_status(), "*1 of another dtype (\"x\" is int32 there, float32 here)");
+        check_error(SHARD_ERROR_SHAPE, "*1 of another dtype (\"x\" is int32 there, float32 here)");
         shard_tensors_destroy(saved);
         shard_tensors_destroy(list);
     }

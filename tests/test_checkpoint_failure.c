@@ -389,7 +389,7 @@ static void save_without_one(shard_group *world, void *context)
     fault.fail_at = shard_group_rank(world) == death->rank ? death->at : 0;
     ck_assert_int_ne(shard_save(list, death->path, NULL), SHARD_OK);
     snprintf(pattern, sizeof pattern, "*rank %d*", death->rank);
-    check_error(shard_last_status(), pattern);
+    check_error(SHARD_ERROR_PEER, pattern);
     shard_tensors_destroy(before);
     shard_tensors_destroy(list);
 }
@@ -430,7 +430,7 @@ static void replaced(shard_group *world, void *context)
     fault.replace_at = rank == size - 1 ? (size > 1 ? 1 : 2) : 0;
     fault.marks = size > 1 && rank == 0;
     ck_assert_int_eq(shard_load(list, path), size == 1 || rank == 0 ? SHARD_ERROR_IO : SHARD_ERROR_PEER);
-    check_error(shard_last_status(), "*cannot read */replaced.safetensors: it was replaced while it was read; load it again");
+    check_joint_error(SHARD_ERROR_IO, "*cannot read */replaced.safetensors: it was replaced while it was read; load it again");
     check_state(list, 300);
     fault.replace_at = 0;
     fault.marks = false;

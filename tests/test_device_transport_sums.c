@@ -3,6 +3,7 @@
 #include "support/gpu.h"
 #include "support/job.h"
 
+#include "base/dtype.h"
 #include "comm/nccl/host.h"
 #include "device/cuda/cuda.h"
 

@@ -190,21 +190,21 @@ static void refuses(shard_group *world, void *context)
         shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
         shard_tensors *list = list_of(p);
         ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 4));
-        check_error(shard_last_status(), "*shard_data_parallel_create: there is no stage 4*");
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_data_parallel_create: there is no stage 4*");
         ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 1, .partition = (shard_zero_partition)7));
-        check_error(shard_last_status(), "*shard_data_parallel_create: there is no partition 7");
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_data_parallel_create: there is no partition 7");
         /* a gradient would be lost */
         check_ok(shard_backward(shard_sum(p)));
         ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 2));
-        check_error(shard_last_status(), "*\"p\" has a gradient already*before backward or after shard_step");
+        check_error(SHARD_ERROR_ARGUMENT, "*\"p\" has a gradient already*before backward or after shard_step");
         shard_zero_grad(p);
         /* of another stage */
         shard_data_parallel *first = shard_data_parallel_create(list, .stage = 1);
         ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 2));
-        check_error(shard_last_status(), "*\"p\" is of stage 1 already*make the one with .stage = 2 first");
+        check_error(SHARD_ERROR_ARGUMENT, "*\"p\" is of stage 1 already*make the one with .stage = 2 first");
         shard_optimizer *sgd = sgd_of_list(list_of(p), .lr = 0.5, .momentum = 0.9);
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = 1));
-        check_error(shard_last_status(), "*\"p\" is partitioned already, by a shard_data_parallel with .stage*");
+        check_error(SHARD_ERROR_ARGUMENT, "*\"p\" is partitioned already, by a shard_data_parallel with .stage*");
         shard_optimizer_destroy(sgd);
         shard_data_parallel_destroy(first);
         /* a state dict would be of a state that is no more */
@@ -236,7 +236,7 @@ static void compares_stages(shard_group *world, void *context)
         shard_tensor *p = made_up_leaf(SHARD_SHAPE(50), 1, SHARD_FLOAT32);
         shard_tensors *list = list_of(p);
         ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 1 + shard_group_rank(world)));
-        check_error(shard_last_status(), "*stage 2*stage 1*");
+        check_error(SHARD_ERROR_MISMATCH, "*stage 2*stage 1*");
         shard_tensors_destroy(list);
     }
 }

@@ -45,7 +45,7 @@ START_TEST(from_memory)
 }
 END_TEST
 
-/* A leaf on it trains there; moved into an optimizer's buckets it leaves the memory. */
+/* A leaf on it trains there, and stays there under ZeRO on one rank. */
 START_TEST(trains_in_memory)
 {
     double memory[2] = {1, 2};
@@ -66,10 +66,48 @@ START_TEST(trains_in_memory)
         ck_assert_ptr_nonnull(zero);
         check_ok(shard_backward(shard_sum(leaf)));
         check_ok(shard_step(zero));
+        ck_assert_double_eq(memory[0], 0); /* one rank has no buckets */
+        ck_assert_double_eq(value_at(leaf, 0), 0);
         shard_optimizer_destroy(zero);
         shard_tensors_destroy(list);
     }
     ck_assert_int_eq(released, 1);
+}
+END_TEST
+
+/* Moved into buckets, over two ranks, it leaves the memory, which is released. */
+static void leaves_memory(shard_group *world, void *context)
+{
+    (void)world;
+    bool partitions = *(const bool *)context;
+    double memory[2] = {1, 2};
+    int released = 0;
+    SHARD_SCOPE
+    {
+        shard_tensor *leaf =
+            shard_from_memory(memory, SHARD_SHAPE(2), SHARD_FLOAT64, shard_device_open("cpu"), count_release, &released);
+        shard_set_requires_grad(leaf, true);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "w", leaf));
+        shard_optimizer *sgd = shard_sgd(list, .lr = 0.5);
+        shard_data_parallel *dp = partitions ? NULL : shard_data_parallel_create(list);
+        ck_assert_msg(partitions ? shard_zero_optimizer(sgd, .stage = 1) != NULL : dp != NULL, "%s", shard_last_error());
+        check_ok(shard_backward(shard_sum(leaf)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(value_at(leaf, 0), 0.5);
+        ck_assert_double_eq(memory[0], 1);
+        ck_assert_int_eq(released, 1);
+        shard_optimizer_destroy(sgd);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+    ck_assert_int_eq(released, 1);
+}
+
+START_TEST(moves_out_of_memory)
+{
+    bool partitions = _i;
+    run_job(2, leaves_memory, &partitions);
 }
 END_TEST
 
@@ -159,6 +197,7 @@ START_TEST(dlpack_round)
 {
     static const shard_dtype dtypes[SHARD_DTYPES] = {SHARD_FLOAT32, SHARD_FLOAT64, SHARD_BFLOAT16, SHARD_FLOAT16,
                                                      SHARD_INT64,   SHARD_INT32,   SHARD_UINT8};
+    static const uint8_t codes[SHARD_DTYPES] = {kDLFloat, kDLFloat, kDLBfloat, kDLFloat, kDLInt, kDLInt, kDLUInt};
     shard_device *cpu = shard_device_open("cpu");
     int64_t before = shard_get_memory_stats(cpu).current;
     SHARD_SCOPE
@@ -169,9 +208,18 @@ START_TEST(dlpack_round)
         ck_assert_int_eq(managed->version.major, 1);
         ck_assert_int_eq(managed->dl_tensor.ndim, 2);
         ck_assert_int_eq(managed->dl_tensor.strides[0], 3);
+        ck_assert_int_eq(managed->dl_tensor.strides[1], 1);
+        ck_assert_int_eq(managed->dl_tensor.dtype.code, codes[_i]);
+        ck_assert_int_eq(managed->dl_tensor.dtype.lanes, 1);
+        ck_assert_int_eq(managed->dl_tensor.device.device_type, kDLCPU);
         ck_assert_int_eq(managed->dl_tensor.dtype.bits, (int)shard_dtype_size(dtypes[_i]) * 8);
         void *memory = shard_data(x);
         ck_assert_ptr_eq(managed->dl_tensor.data, memory);
+        DLManagedTensorVersioned *row = shard_to_dlpack(shard_narrow(x, 0, 1, 1)); /* of a view */
+        ck_assert_msg(row, "%s", shard_last_error());
+        ck_assert_ptr_eq((char *)row->dl_tensor.data + row->dl_tensor.byte_offset,
+                         (char *)memory + 3 * shard_dtype_size(dtypes[_i]));
+        row->deleter(row);
         shard_release(x);
         shard_tensor *y = shard_from_dlpack(managed);
         ck_assert_msg(y, "%s", shard_last_error());
@@ -232,7 +280,8 @@ typedef struct dlpack_case {
     DLDataType dtype;
     int64_t strides[2];
     uint64_t offset;
-    const char *error; /* NULL: it is read */
+    const char *error;   /* NULL: it is read */
+    shard_status status; /* of the error; 0: UNSUPPORTED */
 } dlpack_case;
 
 static const dlpack_case dlpack_cases[] = {
@@ -244,7 +293,7 @@ static const dlpack_case dlpack_cases[] = {
     {1, 0, kDLCPU, {kDLComplex, 64, 1}, {2, 1}, 0, "*no dtype for DLPack's code 5 of 64 bits*"},
     {1, 0, kDLCPU, {kDLFloat, 32, 4}, {2, 1}, 0, "*4 lanes*"},
     {1, 0, kDLCPU, {kDLFloat, 32, 1}, {1, 2}, 0, "*without gaps*"},
-    {1, 0, kDLCPU, {kDLFloat, 32, 1}, {2, 1}, 2, "*is not aligned*"},
+    {1, 0, kDLCPU, {kDLFloat, 32, 1}, {2, 1}, 2, "*is not aligned*", SHARD_ERROR_ARGUMENT},
 };
 
 START_TEST(dlpack_in)
@@ -265,7 +314,7 @@ START_TEST(dlpack_in)
         shard_tensor *x = shard_from_dlpack(&managed);
         if (c->error) {
             ck_assert_ptr_null(x);
-            check_error(shard_last_status(), c->error);
+            check_error(c->status ? c->status : SHARD_ERROR_UNSUPPORTED, c->error);
         } else {
             ck_assert_double_eq(shard_item(shard_sum(x)), 18);
         }
@@ -338,6 +387,7 @@ int main(void)
     TCase *tcase = test_case(suite, "memory");
     tcase_add_test(tcase, from_memory);
     tcase_add_test(tcase, trains_in_memory);
+    tcase_add_loop_test(tcase, moves_out_of_memory, 0, 2);
     tcase_add_test(tcase, leaves_memory_alone);
     tcase_add_test(tcase, refuses_memory);
     tcase_add_loop_test(tcase, dlpack_round, 0, SHARD_DTYPES);

@@ -268,14 +268,25 @@ START_TEST(test_in_order)
 }
 END_TEST
 
+static int in_order(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
 START_TEST(test_large)
 {
     int64_t samples = (int64_t)1 << 40;
+    int64_t found[1000];
     shard_group_sampler *sampler = make(samples, .seed = 1, .shuffle = true);
     for (int64_t i = 0; i < 1000; i++) {
-        int64_t sample = shard_group_sampler_sample_at(sampler, 0, i << 20);
-        ck_assert(sample >= 0 && sample < samples);
+        found[i] = shard_group_sampler_sample_at(sampler, 0, i << 20);
+        ck_assert(found[i] >= 0 && found[i] < samples);
     }
+    qsort(found, 1000, sizeof *found, in_order);
+    for (int i = 1; i < 1000; i++)
+        ck_assert_int_ne(found[i], found[i - 1]);
+    ck_assert_int_gt(found[999], samples / 2); /* wrong by chance: 2^-1000 */
     shard_group_sampler_destroy(sampler);
 }
 END_TEST
@@ -283,19 +294,19 @@ END_TEST
 START_TEST(test_refuses)
 {
     ck_assert_ptr_null(shard_group_sampler_create(-1, .batch = 1));
-    check_error(shard_last_status(), "shard_group_sampler_create: -1 samples*");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_create: -1 samples*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .batch = -8));
-    check_error(shard_last_status(), "*in batches of -8*");
+    check_error(SHARD_ERROR_ARGUMENT, "*in batches of -8*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .ranks = 2, .rank = 2));
-    check_error(shard_last_status(), "*rank 2 of 2*");
+    check_error(SHARD_ERROR_ARGUMENT, "*rank 2 of 2*");
     ck_assert_ptr_null(shard_group_sampler_create(1, .ranks = 2, .rank = -1));
-    check_error(shard_last_status(), "*rank -1 of 2*");
+    check_error(SHARD_ERROR_ARGUMENT, "*rank -1 of 2*");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .ranks = 2));
-    check_error(shard_last_status(), "*a batch of 3 *of 2 ranks*SHARD_LAST_BATCH_EXACT");
+    check_error(SHARD_ERROR_ARGUMENT, "*a batch of 3 *of 2 ranks*SHARD_LAST_BATCH_EXACT");
     ck_assert_ptr_null(shard_group_sampler_create(10, .batch = 3, .ranks = 2, .last_batch = SHARD_LAST_BATCH_DROP));
-    check_error(shard_last_status(), "*a batch of 3*");
+    check_error(SHARD_ERROR_ARGUMENT, "*a batch of 3*");
     ck_assert_ptr_null(shard_group_sampler_create(10, .last_batch = (shard_last_batch)9));
-    check_error(shard_last_status(), "shard_group_sampler_create: last_batch 9 *");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_create: last_batch 9 *");
     int64_t count = 7;
     ck_assert(!shard_group_sampler_next(NULL, NULL, &count));
     ck_assert_int_eq(count, 0);

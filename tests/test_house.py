@@ -112,7 +112,8 @@ def public_folder(header):
 
 def check_includes(root):
     problems = []
-    for path in sorted(root.glob("libshard/**/*.[ch]")) + sorted(root.glob("include/shard/**/*.h")):
+    sources = [path for path in sorted(root.glob("libshard/**/*")) if path.suffix in (".c", ".h", ".cu", ".cuh")]
+    for path in sources + sorted(root.glob("include/shard/**/*.h")):
         relative = path.relative_to(root)
         folder = relative.parts[1] if relative.parts[0] == "libshard" else public_folder(relative.relative_to("include"))
         for kind, header in INCLUDE.findall(path.read_text(encoding="utf-8")):
@@ -148,17 +149,18 @@ def check_strict_program(root):
 
 def check_options(root):
     """Options go by pointer, begin with their size and have defaults."""
-    problems = []
+    problems, found = [], 0
     for path in sorted((root / "include").rglob("*.h")):
         header = path.read_text(encoding="utf-8")
         for name, body in re.findall(r"typedef struct (shard_\w+_options) \{(.*?)\n\}", header, re.S):
+            found += 1
             if not re.match(r"\s*size_t size;", body):
                 problems.append(f"{path.name}: {name} does not begin with its size")
             if f"#define {name.upper()}_INIT " not in header:
                 problems.append(f"{path.name}: there is no {name.upper()}_INIT")
         for name in re.findall(r"[(,]\s*(?:const )?(shard_\w+_options) \w+[,)]", header):
             problems.append(f"{path.name}: {name} by value")
-    return problems
+    return problems + ([] if found >= 20 else [f"include/shard: {found} structs of options were found: the pattern is not what it should be"])
 
 
 FIELD = re.compile(r"\s*((?:/\*.*?\*/\s*)?)([^;/]+);[ \t]*((?:/\*.*?\*/)?)", re.S)
@@ -202,6 +204,8 @@ def check_statuses(root):
     """A program can have its compiler find each status that it does not use, also that of a macro."""
     texts = {path.relative_to(root): path.read_text(encoding="utf-8") for path in sorted((root / "include").rglob("*.h"))}
     checked = set(re.findall(r"SHARD_CHECKED shard_status (shard_\w+)\(", "".join(texts.values())))
+    if len(checked) < 50:
+        return [f"include/shard: {len(checked)} checked functions were found: the pattern is not what it should be"]
     return [f"{path}: {name} returns a status and is not SHARD_CHECKED" for path, text in texts.items()
             for name in re.findall(r"^SHARD_API shard_status (shard_\w+)\(", text, re.M)
             if name not in ("shard_error", "shard_last_status")] + \
@@ -228,6 +232,8 @@ def check_collective_functions(root):
         wanted |= set(collective_functions(header.read_text()))
     for source in (root / "libshard").rglob("*.c"):
         found |= set(re.findall(r'SHARD_FUNCTION\("(\w+)"\)', source.read_text()))
+    if len(wanted) < 30:
+        return [f"include/shard: {len(wanted)} collective functions were found: the pattern is not what it should be"]
     return [f"{name}: its header says that it is collective, but it has no SHARD_FUNCTION" for name in sorted(wanted - found)]
 
 
@@ -276,6 +282,12 @@ def check_drawn_operations(root):
            [f"{name}: NOT_DRAWN has it, but it is drawn or is no function of these headers" for name in sorted(set(NOT_DRAWN) - missing)]
 
 
+def check_error_statuses(root):
+    """A test names the status that it expects: the last error's is always itself."""
+    return [f"{path.relative_to(root)}: check_error(shard_last_status(), ...): name the status" for path in sorted((root / "tests").rglob("*.c"))
+            if "check_error(shard_last_status()" in path.read_text(encoding="utf-8")]
+
+
 def object_unit(folder, stem):
     """Of the object comm_shm_shm_area.c.o: "shm", which its stem without the folder begins with."""
     units = [unit for unit in FILE_ORDER.get(folder, []) if re.match(rf"{folder}_{unit}(_|\.)", stem)]
@@ -316,7 +328,7 @@ def main():
     problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) + check_options(root) +
                 list(check_defaults(root)) + check_width(root) + check_map(root) +
                 check_statuses(root) + check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) +
-                check_calls(sys.argv[2:]))
+                check_error_statuses(root) + check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
     return 1 if problems else 0
 

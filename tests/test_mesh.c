@@ -141,13 +141,13 @@ static void refuses(shard_group *world, void *context)
     (void)world;
     (void)context;
     ck_assert_ptr_null(shard_mesh_create(.model = 2));
-    check_error(shard_last_status(), "*shard_mesh_create: data -1 x model 2: groups of 2 do not divide the world's 3 ranks");
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_mesh_create: data -1 x model 2: groups of 2 do not divide the world's 3 ranks");
     ck_assert_ptr_null(shard_mesh_create(.model = 4));
-    check_error(shard_last_status(), "*groups of 4 do not divide the world's 3 ranks");
+    check_error(SHARD_ERROR_ARGUMENT, "*groups of 4 do not divide the world's 3 ranks");
     ck_assert_ptr_null(shard_mesh_create(.model = -1));
-    check_error(shard_last_status(), "*data -1 x model -1: sizes are 1 or more, and -1 for one axis at most*");
+    check_error(SHARD_ERROR_ARGUMENT, "*data -1 x model -1: sizes are 1 or more, and -1 for one axis at most*");
     ck_assert_ptr_null(shard_mesh_create(.model = 3, .data = 2));
-    check_error(shard_last_status(), "*data 2 x model 3 is not the world's size, 3*");
+    check_error(SHARD_ERROR_ARGUMENT, "*data 2 x model 3 is not the world's size, 3*");
     shard_mesh *mesh = shard_mesh_create(.model = 3); /* the world works on */
     ck_assert_ptr_nonnull(mesh);
     shard_mesh_destroy(mesh);
@@ -183,7 +183,7 @@ END_TEST
 START_TEST(test_without_init)
 {
     ck_assert_ptr_null(shard_mesh_create(.model = 1));
-    check_error(shard_last_status(), "*shard_init*");
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_init*");
 }
 END_TEST
 

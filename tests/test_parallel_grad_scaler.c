@@ -271,7 +271,7 @@ static void goes_on_after_an_error(shard_group *world, void *context)
         }
         shard_grad_scaler_step(scaler, sgd);
         if (turn == 1)
-            check_error(shard_last_status(), "rank 1: shard_matmul: *NULL*");
+            check_joint_error(SHARD_ERROR_ARGUMENT, "rank 1: shard_matmul: *NULL*");
         else
             check_ok(shard_grad_scaler_update(scaler));
     }

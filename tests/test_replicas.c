@@ -40,7 +40,7 @@ static void tells_what_differs(shard_group *world, void *context)
         if (!(other && what == COUNT))
             check_ok(shard_tensors_add(list, other && what == NAME ? "c" : "b", b));
         ck_assert_ptr_null(shard_data_parallel_create(list));
-        check_error(shard_last_status(), differences[which].text);
+        check_joint_error(SHARD_ERROR_MISMATCH, differences[which].text);
         shard_tensors_destroy(list);
     }
 }
@@ -93,8 +93,8 @@ static void tells_values(shard_group *world, void *context)
         if (c->differs) {
             shard_step(sgd);
             ck_assert_double_eq(value_at(b, 0), 1.0);
-            check_error(shard_last_status(), "rank 1: *: the replicas differ: here it is \"b\" float32 [[]300001] local "
-                                             "with values of hash *, on ranks 0 and 2 \"b\" *");
+            check_joint_error(SHARD_ERROR_MISMATCH, "rank 1: *: the replicas differ: here it is \"b\" float32 [[]300001] local "
+                                                    "with values of hash *, on ranks 0 and 2 \"b\" *");
             ck_assert_int_eq(status, shard_group_rank(world) == 1 ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
         } else {
             check_ok(status);
@@ -134,8 +134,8 @@ static void compares_replicas(shard_group *world, void *context)
             shard_backward(shard_reduce_from_group(shard_sum(part), model));
             if (differs) {
                 shard_agree(world);
-                check_error(shard_last_status(),
-                            "rank 3: *: the replicas differ: here it is \"part\" float32 [[]4] split*, on rank 1 *");
+                check_joint_error(SHARD_ERROR_MISMATCH,
+                                  "rank 3: *: the replicas differ: here it is \"part\" float32 [[]4] split*, on rank 1 *");
             } else {
                 check_ok(shard_last_status());
                 float again[] = {(float)rank, 0};
@@ -171,11 +171,11 @@ static void tells_of_frozen(shard_group *world, void *context)
         ck_assert(which == !dp);
         if (dp)
             shard_backward(shard_sum(a));
-        check_error(shard_last_status(),
-                    which ? "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen, on ranks 0 and 1 "
-                            "\"b\" float32 [[]4] local"
-                          : "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen with values "
-                            "of hash *, on ranks 0 and 1 *");
+        check_joint_error(SHARD_ERROR_MISMATCH,
+                          which ? "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen, on ranks 0 and 1 "
+                                  "\"b\" float32 [[]4] local"
+                                : "rank 2: *: the replicas differ: here it is \"b\" float32 [[]4] local frozen with values "
+                                  "of hash *, on ranks 0 and 1 *");
         shard_data_parallel_destroy(dp);
         shard_tensors_destroy(list);
     }
@@ -363,7 +363,7 @@ static void looks_on_beside_another(shard_group *world, void *context)
         float differ[5] = {1, 1, 1, 1, rank == 1 ? 2 : 1};
         check_ok(shard_copy_from_host(p, differ, sizeof differ));
         shard_backward(shard_sum(p));
-        check_error(shard_last_status(), "rank 1: *: the replicas differ: here it is \"p\" *");
+        check_joint_error(SHARD_ERROR_MISMATCH, "rank 1: *: the replicas differ: here it is \"p\" *");
         shard_data_parallel_destroy(dp); /* in any order */
         shard_data_parallel_destroy(other);
         ck_assert_ptr_null(p->leaf->grad_watches);

@@ -259,11 +259,11 @@ static void in_directory(shard_group *world, void *context)
     ck_assert_int_eq(newest, 4);
     check_content(world, path, OLD);
     ck_assert_ptr_null(shard_save_checkpoint_async(list, directory, -1, NULL));
-    check_error(shard_last_status(), "*shard_save_checkpoint_async: the step is -1*");
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_save_checkpoint_async: the step is -1*");
     ck_assert_ptr_null(shard_save_checkpoint_async(list, directory, 6, NULL, .max_to_keep = 1));
-    check_error(shard_last_status(), "*shard_save_checkpoint_async: max_to_keep*");
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_save_checkpoint_async: max_to_keep*");
     ck_assert_ptr_null(shard_save_checkpoint_async(list, NULL, 6, NULL));
-    check_error(shard_last_status(), "*shard_save_checkpoint_async: directory is NULL*");
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_save_checkpoint_async: directory is NULL*");
     shard_tensors_destroy(list);
 }
 
@@ -348,7 +348,7 @@ static void file_limit(shard_group *world, void *context)
             ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &low), 0);
         background_go_on();
         ck_assert_int_ne(shard_async_save_finish(save), SHARD_OK);
-        check_error(shard_last_status(), "*cannot write *: File too large; see ulimit -f*");
+        check_joint_error(SHARD_ERROR_IO, "*cannot write *: File too large; see ulimit -f*");
         ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
         background_end();
         check_content(world, path, OLD);

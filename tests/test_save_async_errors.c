@@ -69,9 +69,9 @@ static void error_between(shard_group *world, void *context)
     ck_assert_int_eq(scratch_count(".tmp"), 0);
     check_ok(shard_barrier(world));
     ck_assert_ptr_null(shard_save_async(new, scratch_path("nowhere/x.safetensors"), NULL));
-    check_error(shard_last_status(), "*cannot create*nowhere*");
+    check_joint_error(SHARD_ERROR_IO, "*cannot create*nowhere*");
     ck_assert_ptr_null(shard_save_async(NULL, path, NULL));
-    check_error(shard_last_status(), "*shard_save_async: tensors is NULL*");
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_save_async: tensors is NULL*");
     shard_tensors_destroy(old);
     shard_tensors_destroy(new);
 }
@@ -151,7 +151,7 @@ static void killed_rank(shard_group *world, void *context)
         ck_assert_int_ne(shard_agree(world), SHARD_OK);
     background_go_on();
     ck_assert_int_ne(shard_async_save_finish(save), SHARD_OK);
-    check_error(shard_last_status(), "*rank 1*");
+    check_error(SHARD_ERROR_PEER, "*rank 1*");
     background_end();
     shard_tensors_destroy(old);
     shard_tensors_destroy(new);

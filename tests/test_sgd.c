@@ -164,11 +164,11 @@ END_TEST
 START_TEST(test_refuses)
 {
     ck_assert_ptr_null(sgd_of_list(shard_tensors_create(), .lr = -1.0));
-    check_error(shard_last_status(), "*lr -1*negative*");
+    check_error(SHARD_ERROR_ARGUMENT, "*lr -1*negative*");
     ck_assert_ptr_null(sgd_of_list(shard_tensors_create(), .lr = 1.0, .nesterov = true));
-    check_error(shard_last_status(), "*Nesterov*");
+    check_error(SHARD_ERROR_ARGUMENT, "*Nesterov*");
     ck_assert_ptr_null(sgd_of_list(NULL, .lr = 1.0));
-    check_error(shard_last_status(), "*parameters is NULL*");
+    check_error(SHARD_ERROR_ARGUMENT, "*parameters is NULL*");
 }
 END_TEST
 

@@ -120,7 +120,7 @@ static void adds_what_data_parallel_lacks(shard_group *world, void *context)
         shard_data_parallel *two[] = {average(list_of_one("p", p = leaf())), average(list_of_one("q", q = leaf()))};
         sgd = sgd_of_list(list_of(p, q), .lr = 1.0);
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
-        check_error(shard_last_status(),
+        check_error(SHARD_ERROR_ARGUMENT,
                     "*shard_zero_optimizer: \"q\" is under a shard_data_parallel, and others * another one*");
         shard_optimizer_destroy(sgd);
         for (int i = 0; i < 2; i++)
@@ -172,7 +172,7 @@ static void shares_once(shard_group *world, void *context)
         shard_optimizer *first = zero_of(list_of(p, q), stage[0]);
         shard_optimizer *second = sgd_of_list(list_of(q, NULL), .lr = 1.0), *third = zero_of(shard_tensors_create(), stage[1]);
         ck_assert_ptr_null(shard_zero_optimizer(second, .stage = stage[1]));
-        check_error(shard_last_status(), "*shard_zero_optimizer: \"p\" is partitioned already, by * another optimizer*");
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_zero_optimizer: \"p\" is partitioned already, by * another optimizer*");
         check_error(add_group_of(third, list_of(p, NULL)), "*shard_optimizer_add_param_group: \"p\" is partitioned already*");
         ck_assert_int_eq(third->count, 0);
         ck_assert_int_eq(third->group_count, 1);
@@ -208,8 +208,8 @@ static void notices_what_was_frozen(shard_group *world, void *context)
         shard_set_requires_grad(q, true);
         check_ok(back(p, q));
         shard_step(sgd);
-        check_error(shard_last_status(), "*shard_step: \"q\" has a gradient that no rank averages: it was frozen*or call "
-                                         "shard_optimizer_add_param_group with an empty list before the backward");
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_step: \"q\" has a gradient that no rank averages: it was frozen*or call "
+                                          "shard_optimizer_add_param_group with an empty list before the backward");
         shard_optimizer_zero_grad(sgd);
         check_averaged(p, 1);
         check_averaged(q, 0);
@@ -327,7 +327,7 @@ static void steps_by_local_gradients(shard_group *world, void *context)
         check_ok(back(p, NULL));
         shard_step(sgd);
         if (stage == 1) {
-            check_error(shard_last_status(), "*shard_step: \"p\" has a gradient that no rank has averaged*_set_sync off*");
+            check_error(SHARD_ERROR_ARGUMENT, "*shard_step: \"p\" has a gradient that no rank has averaged*_set_sync off*");
             check_averaged(p, 0);
             shard_optimizer_zero_grad(sgd);
             check_ok(back(p, NULL));
@@ -363,9 +363,9 @@ static void comes_after_backward(shard_group *world, void *context)
             ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
         else
             add_group_of(sgd, list_of(p, NULL));
-        check_error(shard_last_status(),
-                    first ? "rank 1: shard_zero_optimizer: \"p\" has a gradient already*before backward or after shard_step"
-                          : "rank 1: shard_optimizer_add_param_group: \"p\" has a gradient already*");
+        check_joint_error(SHARD_ERROR_ARGUMENT,
+                          first ? "rank 1: shard_zero_optimizer: \"p\" has a gradient already*before backward or after shard_step"
+                                : "rank 1: shard_optimizer_add_param_group: \"p\" has a gradient already*");
         shard_zero_grad(p);
         if (!first) { /* nothing of it was added: it can be added now */
             check_ok(add_group_of(sgd, list_of(p, NULL)));
@@ -423,8 +423,8 @@ static void finds_state_dicts(shard_group *world, void *context)
             }
             if (lists && size > 1) {
                 ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = stage));
-                check_error(shard_last_status(),
-                            "*rank 1: shard_zero_optimizer: the state of \"p\" is in a state dict*destroy*before*");
+                check_joint_error(SHARD_ERROR_ARGUMENT,
+                                  "*rank 1: shard_zero_optimizer: the state of \"p\" is in a state dict*destroy*before*");
             } else {
                 ck_assert_ptr_eq(shard_zero_optimizer(sgd, .stage = stage), sgd);
                 shard_tensors *mine = shard_optimizer_state_dict(sgd), *whole = shard_collect_state_dict(mine, -1);
@@ -472,8 +472,9 @@ static void compares_lists(shard_group *world, void *context)
         check_ok(shard_tensors_add(list, other ? "p" : "q", other ? p : q));
         shard_optimizer *sgd = sgd_of_list(list, .lr = 1.0);
         ck_assert_ptr_null(shard_zero_optimizer(sgd));
-        check_error(shard_last_status(),
-                    "*rank 2: shard_zero_optimizer: the replicas differ: here it is \"q\" float32 *on ranks 0 and 1 \"p\"*");
+        check_joint_error(
+            SHARD_ERROR_MISMATCH,
+            "*rank 2: shard_zero_optimizer: the replicas differ: here it is \"q\" float32 *on ranks 0 and 1 \"p\"*");
         shard_optimizer_destroy(sgd);
     }
 }
@@ -509,9 +510,9 @@ static void begins_alike(shard_group *world, void *context)
             check_ok(shard_copy_from_host(stage < 3 ? p : frozen, values, sizeof values));
         back(p, NULL);
         shard_step(sgd);
-        check_error(shard_last_status(), stage < 3
-                                             ? "rank 1: shard_backward: the replicas differ: here it is \"p\" * with values of *"
-                                             : "rank 1: shard_backward: the replicas differ: here it is \"q\" *frozen with *");
+        check_joint_error(SHARD_ERROR_MISMATCH,
+                          stage < 3 ? "rank 1: shard_backward: the replicas differ: here it is \"p\" * with values of *"
+                                    : "rank 1: shard_backward: the replicas differ: here it is \"q\" *frozen with *");
         shard_optimizer_zero_grad(sgd);
         if (stage < 3 && rank == 0)
             check_averaged(p, 0);
@@ -550,13 +551,13 @@ static void fails_to_partition(shard_group *world, void *context)
         failing.post = fail_second;
         world->transport = &failing;
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .bucket_mib = 1e-3));
-        check_error(shard_last_status(), "*the second broadcast*");
+        check_error(SHARD_ERROR_PEER, "*the second broadcast*");
         world->transport = real;
         shard_optimizer_destroy(sgd);
         ck_assert_ptr_null(q->leaf->grad_ready);
         ck_assert_ptr_null(q->leaf->grad_ready_context);
         back(q, NULL);
-        check_error(shard_last_status(), "*data parallel: no engine *shape [[]5000] * make the data parallel anew*");
+        check_error(SHARD_ERROR_ARGUMENT, "*data parallel: no engine *shape [[]5000] * make the data parallel anew*");
         shard_data_parallel_destroy(dp);
     }
 }
@@ -579,7 +580,7 @@ static void has_another_s_gradient(shard_group *world, void *context)
         check_ok(back(p, q));
         check_ok(shard_step(first));
         ck_assert_ptr_null(shard_zero_optimizer(first, .stage = *(int *)context));
-        check_error(shard_last_status(), "*shard_zero_optimizer: a parameter of another optimizer* has a gradient*");
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_zero_optimizer: a parameter of another optimizer* has a gradient*");
         shard_optimizer_destroy(first);
         check_ok(shard_step(second));
         check_averaged(q, 1);
@@ -610,7 +611,7 @@ static void fails_to_add(shard_group *world, void *context)
         broadcasts = 1;
         world->transport = &failing;
         ck_assert_int_ne(shard_optimizer_add_param_group(sgd, added), SHARD_OK);
-        check_error(shard_last_status(), "*the second broadcast*");
+        check_error(SHARD_ERROR_PEER, "*the second broadcast*");
         world->transport = real;
         shard_optimizer_destroy(sgd);
         shard_tensors_destroy(added);

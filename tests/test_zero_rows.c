@@ -465,7 +465,7 @@ static void fails_jointly(shard_group *world, void *context)
         shard_step(sgd);
     }
     device->ops = working;
-    check_error(shard_last_status(), "rank 1: a product that failed*");
+    check_joint_error(SHARD_ERROR_DEVICE, "rank 1: a product that failed*");
     shard_optimizer_destroy(sgd);
     shard_module_destroy(model);
 }

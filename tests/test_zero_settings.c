@@ -98,7 +98,7 @@ static void refuse_case(shard_group *world, const case_of_settings *c, bool same
             check_ok(shard_optimizer_set_lr(optimizer, mine->lr));
         ck_assert_ptr_null(zero_with(optimizer, mine->zero));
         ck_assert_int_eq(shard_last_status(), last ? SHARD_ERROR_MISMATCH : SHARD_ERROR_PEER);
-        check_error(shard_last_status(), pattern);
+        check_joint_error(SHARD_ERROR_MISMATCH, pattern);
         shard_optimizer_destroy(optimizer);
     }
     free(pattern);
@@ -118,12 +118,12 @@ static void compares_settings(shard_group *world, void *context)
         shard_optimizer *sgd = shard_zero_optimizer(sgd_of_list(list_of("p", p), .lr = 1.0), .stage = 2);
         ck_assert_msg(sgd != NULL, "%s", shard_last_error());
         add_group_of(sgd, list_of("q", q), .lr_scale = last ? 0.5 : 1); /* later, too */
-        check_error(shard_last_status(),
-                    "*rank 2: shard_zero_optimizer: the ranks' settings differ: *lr_scale 0.5 and * lr_scale 1 and *");
+        check_joint_error(SHARD_ERROR_MISMATCH,
+                          "*rank 2: shard_zero_optimizer: the ranks' settings differ: *lr_scale 0.5 and * lr_scale 1 and *");
         shard_optimizer_destroy(sgd);
         sgd = sgd_of_list(list_of("p", p));
         ck_assert_ptr_null(shard_zero_optimizer(sgd, .stage = last ? 4 : 1));
-        check_error(shard_last_status(), "*shard_zero_optimizer: there is no stage 4*");
+        check_joint_error(SHARD_ERROR_ARGUMENT, "*shard_zero_optimizer: there is no stage 4*");
         shard_optimizer_destroy(sgd);
         sgd = sgd_of_list(list_of("p", p));
         shard_zero_optimizer_options defaults = SHARD_ZERO_OPTIMIZER_OPTIONS_INIT;

@@ -3,6 +3,8 @@
 #include "comm/comm.h"
 #include "comm/shm/segment.h"
 
+#include <shard/distributed.h>
+
 #include <errno.h>
 #include <fnmatch.h>
 #include <math.h>
@@ -254,6 +256,14 @@ void run_these_ranks(ranks_run run)
     if (failed >= 0)
         __wrap__ck_assert_failed(first.file ? first.file : __FILE__, first.file ? first.line : __LINE__, "Failed",
                                  "rank %d of %d: %s", failed, run.size, first.text);
+}
+
+void check_joint_error(shard_status status, const char *pattern)
+{
+    const char *text = shard_last_error(), *prefix = "rank ";
+    bool of_rank = strncmp(text, prefix, strlen(prefix)) == 0;
+    bool own = !of_rank || atoi(text + strlen(prefix)) == shard_group_rank(shard_world());
+    check_error(own ? status : SHARD_ERROR_PEER, pattern);
 }
 
 void check_error(shard_status status, const char *pattern)
