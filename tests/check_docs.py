@@ -86,6 +86,8 @@ def run_console(block, folder, environment):
                               stderr=subprocess.STDOUT, text=True, check=False, timeout=SECONDS)
         if not matches(wanted, done.stdout):
             yield f"$ {command}\nprinted\n{done.stdout}instead of\n" + "\n".join(wanted)
+        elif done.returncode and " diff " not in command:
+            yield f"$ {command}\nended with {done.returncode}"
 
 
 def check_blocks(text, folder, environment, known_lines):

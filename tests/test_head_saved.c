@@ -256,6 +256,7 @@ static void splits_rows(shard_group *world, void *context)
         head_call c;
         head_make(&c, EACH_ROW, 0, NULL);
         int rank = shard_group_rank(world);
+        c.target = head_target(EACH_ROW, rank);
         c.x = shard_as_split(c.x, 0, world, HEAD_ROWS * rank, HEAD_ROWS * shard_group_size(world));
         c.target = shard_as_split(c.target, 0, world, HEAD_ROWS * rank, HEAD_ROWS * shard_group_size(world));
         head_record(&c, 1, &expected);

@@ -85,10 +85,10 @@ END_TEST
 START_TEST(test_stash_chooses)
 {
     line automatic[MOST_LINES], fused[MOST_LINES];
-    check_runs("",
-               EXACT "--head auto --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 --metrics auto.json");
-    check_runs("",
-               EXACT "--head fused --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 --metrics fused.json");
+    check_runs("", EXACT "--dtype float32 --head auto --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 "
+                         "--metrics auto.json");
+    check_runs("", EXACT "--dtype float32 --head fused --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 "
+                         "--metrics fused.json");
     ck_assert_int_eq(read_metrics("auto.json", automatic), 3);
     ck_assert_int_eq(read_metrics("fused.json", fused), 3);
     for (int i = 0; i < 3; i++)

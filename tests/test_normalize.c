@@ -49,11 +49,26 @@ START_TEST(known_values)
             shard_set_requires_grad(x, true);
             shard_tensor *y = shard_normalize(x, -1, 1e-12);
             check_tensor("normalize", y, expected, 1e-6);
+            ck_assert_double_eq_tol(value_at(y, 6), 3e-18, 1e-23);
             check_ok(shard_backward_from(y, shard_ones(SHARD_SHAPE(4, 2), .dtype = wide ? SHARD_FLOAT64 : SHARD_FLOAT32)));
             ck_assert_double_eq_tol(value_at(shard_grad(x), 0), (1 - 0.6 * 1.4) / 5, 1e-7);
             ck_assert_double_eq_tol(value_at(shard_grad(x), 2), 1e12, 1e5);
             ck_assert_double_eq_tol(value_at(shard_grad(x), 7), 1e12, 1e5);
         }
+}
+END_TEST
+
+/* Along the first dimension, and a norm below eps. */
+START_TEST(known_values_of_options)
+{
+    static const double values[] = {3, 0, 4, 2}, columns[] = {0.6, 0, 0.8, 1}, small[] = {1, 2}, by_eps[] = {1 / 3.5, 2 / 3.5};
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_host(values, SHARD_SHAPE(2, 2), .dtype = SHARD_FLOAT64);
+        check_tensor("along the first", shard_normalize(x, 0, 1e-12), columns, 1e-15);
+        x = shard_from_host(small, SHARD_SHAPE(1, 2), .dtype = SHARD_FLOAT64);
+        check_tensor("by eps", shard_normalize(x, -1, 3.5), by_eps, 1e-15);
+    }
 }
 END_TEST
 
@@ -120,6 +135,7 @@ int main(void)
     TCase *tcase = test_case(suite, "normalize");
     tcase_add_loop_test(tcase, gradients, 0, sizeof operations / sizeof *operations);
     tcase_add_test(tcase, known_values);
+    tcase_add_test(tcase, known_values_of_options);
     add_ranks_test(tcase, parts_make_the_whole);
     tcase_add_test(tcase, refuses);
     tcase_add_test(tcase, test_fails_together);

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "tensor/tensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,14 @@ static shard_tensor *rank(shard_tensor *logits)
 {
     shard_tensor *ranks = shard_label_rank(logits, labels_of(ROWS, logits->shape.dim[1]), -100);
     return shard_mean(shard_cast(shard_narrow(ranks, 0, 4, ROWS - 4), logits->dtype));
+}
+/* Its result has rows as far apart, and the loss's gradient is written over it. */
+static shard_tensor *margin(shard_tensor *logits)
+{
+    shard_tensor *labels = labels_of(ROWS, logits->shape.dim[1]);
+    shard_tensor *y = shard_margin_logits(logits, labels, .scale = 2, .m3 = 0.1);
+    ck_assert(y && is_apart(y) == is_apart(logits));
+    return shard_cast(shard_cross_entropy(y, labels), logits->dtype);
 }
 static shard_tensor *data(shard_tensor *logits)
 {
@@ -198,6 +207,7 @@ static const struct {
             {"argmax", argmax},
             {"top_k", largest},
             {"label_rank", rank},
+            {"margin_logits", margin},
             {"data", data},
             {"detached", detached},
             {"clone", copy},
@@ -219,8 +229,10 @@ enum { USES = sizeof uses / sizeof *uses };
 
 /* ---- a step ---- */
 
-/* Loss and gradients in a row; the caller's. `dense`: the logits are made dense before anything else. */
-static double *step(int64_t classes, shard_dtype dtype, bool dense, use *before, use *after, int64_t *count)
+enum { RESULTS = 4 /* the loss, and the gradients of x, weight and bias */ };
+
+/* Loss and gradients in a row, so many of each; the caller's. `dense`: the logits are made dense before anything else. */
+static double *step(int64_t classes, shard_dtype dtype, bool dense, use *before, use *after, int64_t counts[RESULTS])
 {
     double *all = NULL;
     SHARD_SCOPE
@@ -239,14 +251,14 @@ static double *step(int64_t classes, shard_dtype dtype, bool dense, use *before,
             shard_release(logits);
             check_ok(shard_backward(loss));
         }
-        shard_tensor *results[] = {loss, shard_grad(h.x), shard_grad(h.weight), shard_grad(h.bias)};
-        *count = 0;
-        for (int i = 0; i < 4; i++) {
-            int64_t n = shard_numel(results[i]);
+        shard_tensor *results[RESULTS] = {loss, shard_grad(h.x), shard_grad(h.weight), shard_grad(h.bias)};
+        int64_t count = 0;
+        for (int i = 0; i < RESULTS; i++) {
+            counts[i] = shard_numel(results[i]);
             double *values = values_of(shard_detach(results[i]));
-            all = realloc(all, (size_t)(*count + n) * sizeof *all);
-            memcpy(all + *count, values, (size_t)n * sizeof *all);
-            *count += n;
+            all = realloc(all, (size_t)(count + counts[i]) * sizeof *all);
+            memcpy(all + count, values, (size_t)counts[i] * sizeof *all);
+            count += counts[i];
             free(values);
         }
     }
@@ -257,19 +269,21 @@ static const shard_dtype dtypes[] = {SHARD_FLOAT64, SHARD_FLOAT32, SHARD_BFLOAT1
 
 static void compare(const char *name, int64_t classes, shard_dtype dtype, use *before, use *after)
 {
-    int64_t count, dense_count;
-    double *apart = step(classes, dtype, false, before, after, &count);
-    double *dense = step(classes, dtype, true, before, after, &dense_count), largest_one = 0;
+    static const char *const results[RESULTS] = {"loss", "gradient of x", "gradient of the weight", "gradient of the bias"};
+    int64_t counts[RESULTS], dense_counts[RESULTS], first = 0;
+    double *apart = step(classes, dtype, false, before, after, counts);
+    double *dense = step(classes, dtype, true, before, after, dense_counts);
     double tolerance = dtype == SHARD_FLOAT64 ? 1e-14 : dtype == SHARD_FLOAT32 ? 1e-6 : dtype == SHARD_FLOAT16 ? 0x1p-10 : 0x1p-7;
-    ck_assert_int_eq(count, dense_count);
-    for (int64_t i = 0; i < count; i++)
-        largest_one = dense[i] > largest_one ? dense[i] : -dense[i] > largest_one ? -dense[i] : largest_one;
-    ck_assert(largest_one > 0 && largest_one < 1e6);
-    for (int64_t i = 0; i < count; i++) {
-        double off = apart[i] - dense[i];
-        ck_assert_msg(off <= tolerance * largest_one && -off <= tolerance * largest_one,
-                      "%s, %lld classes of %s: number %lld is %.9g, of dense rows %.9g", name, (long long)classes,
-                      shard_dtype_name(dtype), (long long)i, apart[i], dense[i]);
+    for (int r = 0; r < RESULTS; first += counts[r++]) {
+        double most = 0;
+        ck_assert_int_eq(counts[r], dense_counts[r]);
+        for (int64_t i = first; i < first + counts[r]; i++)
+            most = fmax(most, fabs(dense[i]));
+        ck_assert(most > 0 && most < 1e6);
+        for (int64_t i = first; i < first + counts[r]; i++)
+            ck_assert_msg(fabs(apart[i] - dense[i]) <= tolerance * most,
+                          "%s, %lld classes of %s: %s, number %lld is %.9g, of dense rows %.9g", name, (long long)classes,
+                          shard_dtype_name(dtype), results[r], (long long)(i - first), apart[i], dense[i]);
     }
     free(apart);
     free(dense);

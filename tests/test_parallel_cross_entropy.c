@@ -235,6 +235,12 @@ static void splits_rows(shard_group *world, void *context)
         ck_assert_int_eq(placement.kind, size > 1 ? SHARD_SPLIT : SHARD_LOCAL);
         ck_assert_int_eq(placement.start, size > 1 ? range.start : 0);
         ck_assert_int_eq(shard_numel(each), range.size);
+        double values[7], total = 0;
+        read_values(each, values);
+        for (int64_t i = 0; i < range.size; i++)
+            total += values[i];
+        read_values(shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM), &own);
+        check_number(total, own, 1e-13, "sum of each", 0);
         if (size > 1) {
             ck_assert_ptr_null(shard_cross_entropy(logits, split));
             check_error(SHARD_ERROR_UNSUPPORTED, "shard_cross_entropy: no mean over rows that are split over a group*");

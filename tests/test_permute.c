@@ -31,12 +31,13 @@ END_TEST
 START_TEST(moves_elements)
 {
     static const int64_t values[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-    static const double permuted[] = {0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11};
+    static const double permuted[] = {0, 6, 2, 8, 4, 10, 1, 7, 3, 9, 5, 11}, turned[] = {0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11};
     SHARD_SCOPE {
         shard_tensor *x = shard_from_host(values, SHARD_SHAPE(2, 3, 2), .dtype = SHARD_INT64);
         shard_tensor *y = shard_permute(x, (int[]){2, 1, 0});
         check_tensor("permuted", y, permuted, 0);
         ck_assert_int_eq(shard_tensor_dtype(y), SHARD_INT64);
+        check_tensor("turned", shard_permute(x, (int[]){1, 2, 0}), turned, 0);
         check_tensor("transposed", shard_transpose(x, 0, 2), permuted, 0);
     }
 }

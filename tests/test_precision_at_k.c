@@ -122,11 +122,15 @@ static void equals_plain(shard_group *world, void *context)
         shard_tensor *of_classes = indices_of((shard_range){0, ROWS}, columns, 1, world), *pairs = make_pairs(0, ROWS);
         shard_tensor *of_rows = indices_of(rows, (shard_range){0, CLASSES}, 0, world);
         shard_tensor *own = make_pairs(rows.start, rows.start + rows.size);
+        shard_tensor *whole = indices_of((shard_range){0, ROWS}, (shard_range){0, CLASSES}, 1, NULL);
+        shard_tensor *inverse = shard_uniform(SHARD_SHAPE(CLASSES), 1, 9); /* the same on all ranks */
         for (int64_t k = 1; k <= 5; k += 2) {
             ck_assert_double_eq_tol(shard_precision_at_k(of_classes, pairs, k, NULL), plain_precision(k), 1e-15);
             double sum = shard_precision_at_k(of_rows, own, k, NULL) * (double)rows.size;
             check_ok(shard_group_all_reduce(world, NULL, &sum, 1, SHARD_FLOAT64, SHARD_SUM));
             ck_assert_double_eq_tol(sum / ROWS, plain_precision(k), 1e-15);
+            ck_assert_double_eq(shard_precision_at_k(of_classes, pairs, k, inverse),
+                                shard_precision_at_k(whole, pairs, k, inverse));
         }
     }
 }

@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +47,12 @@ static void check_tensors(shard_group *group)
         ck_assert_double_eq(value_at(shard_copy_to_group(all, group), 0), shard_group_world_rank(group, 0));
         check_ok(shard_broadcast(x, size - 1, group));
         ck_assert_double_eq(value_at(x, 0), shard_group_world_rank(group, size - 1));
+        double largest = 0;
+        for (int i = 0; i < size; i++)
+            largest = fmax(largest, shard_group_world_rank(group, i));
+        x = shard_full(SHARD_SHAPE(2), mine);
         check_ok(shard_all_reduce(x, SHARD_MAX, group));
+        ck_assert_double_eq(value_at(x, 1), largest);
     }
 }
 

@@ -494,13 +494,16 @@ static void is_unfrozen_later(shard_group *world, void *context)
         shard_set_requires_grad(q, false);
         shard_tensors *state = shard_optimizer_state_dict(adam);
         check_ok(shard_save(state, scratch_path("frozen.safetensors"), NULL));
+        ck_assert_int_eq(count_names("frozen.safetensors"), 3);
         shard_set_requires_grad(q, true);
         check_ok(shard_backward(shard_add(shard_sum(p), shard_sum(q))));
         check_ok(shard_step(adam));
         check_ok(shard_save(state, scratch_path("unfrozen.safetensors"), NULL));
+        ck_assert_int_eq(count_names("unfrozen.safetensors"), 6);
         shard_set_requires_grad(q, false);
         shard_tensors_destroy(shard_optimizer_state_dict(adam));
         check_ok(shard_save(state, scratch_path("frozen_again.safetensors"), NULL));
+        ck_assert_int_eq(count_names("frozen_again.safetensors"), 6);
         shard_tensors_destroy(state);
         shard_optimizer_destroy(adam);
     }

@@ -173,6 +173,9 @@ void head_run(const head_call *c, shard_group *group, const shard_head_backward_
     shard_tensor *loss = head_forward(c, c->target, &saved, r), *dx, *dweight = NULL, *dbias = NULL;
     ck_assert_msg(shard_head_backward_with(saved, head_dy(loss), &dx, &dweight, &dbias, options) == SHARD_OK, "%s",
                   shard_last_error());
+    ck_assert_int_eq(dx->dtype, c->x->dtype);
+    ck_assert_int_eq(dweight->dtype, c->weight->dtype);
+    ck_assert(!dbias || dbias->dtype == c->bias->dtype);
     head_read_features(dx, group, r);
     head_read_parameters(c, dweight, dbias, r);
     shard_head_saved_destroy(saved);
