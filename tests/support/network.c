@@ -181,7 +181,7 @@ static shard_tensor *at_labels(const net *n, shard_tensor *x)
     if (picked && picked->placement.kind == SHARD_PARTIAL)
         picked = shard_reduce_from_group(picked, picked->placement.group);
     shard_tensor *less = shard_add_at_labels(x, labels, picked, -0.5, -1);
-    return shard_mul(less, shard_reshape(picked, SHARD_SHAPE(x->shape.dim[0], 1)));
+    return shard_mul(less, shard_reshape(picked, SHARD_SHAPE(-1, 1)));
 }
 
 /* Cosines with a margin at the label's. */
@@ -203,7 +203,7 @@ static shard_tensor *same_labels(const shard_tensor *x)
 /* x times 1 + y / 4, for y of a number for each row. */
 static shard_tensor *times_rows(shard_tensor *x, shard_tensor *y)
 {
-    y = shard_cast(shard_reshape(y, SHARD_SHAPE(x->shape.dim[0], 1)), shard_tensor_dtype(x));
+    y = shard_cast(shard_reshape(y, SHARD_SHAPE(-1, 1)), shard_tensor_dtype(x));
     return shard_mul(x, shard_add_scalar(shard_scale(y, 0.25), 1));
 }
 
