@@ -149,8 +149,13 @@ UNARY(minimum, shard_minimum(x, shard_scale(x, 0.25)))
 UNARY(prelu, shard_prelu(x, n->leaf[NET_GAIN]))
 UNARY(maximum, shard_maximum(shard_gelu(x), x))
 UNARY(clamp, shard_clamp(x, -0.4, 0.6))
-UNARY(functions, shard_tanh(shard_sub(shard_log(positive(x)), shard_sigmoid(shard_exp(x)))))
-UNARY(where, shard_where(shard_gt_scalar(x, 0.1), shard_exp(x), shard_scale(x, -0.5)))
+/* Within 4, so that its exponential is finite: that of a deep network's numbers need not be. */
+static shard_tensor *bounded(shard_tensor *x)
+{
+    return shard_scale(shard_tanh(shard_scale(x, 0.25)), 4);
+}
+UNARY(functions, shard_tanh(shard_sub(shard_log(positive(x)), shard_sigmoid(shard_exp(bounded(x))))))
+UNARY(where, shard_where(shard_gt_scalar(x, 0.1), shard_exp(bounded(x)), shard_scale(x, -0.5)))
 UNARY(clone, shard_mul(shard_clone(x), x))
 UNARY(broadcast_rows, shard_mul(x, shard_sub(n->leaf[NET_GAIN], shard_sum_dim(x, -1, true))))
 UNARY(mean_dim, shard_sub(x, shard_mean_dim(x, -1, true)))
