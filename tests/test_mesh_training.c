@@ -24,7 +24,12 @@ typedef enum loss_kind { OF_LOGITS, OF_LINEAR, BINARY_OF_LINEAR, LOSSES } loss_k
 typedef struct training_kind {
     head_kind head;
     loss_kind loss;
+    int size[3]; /* of the axes "data", "expert" and "model" */
 } training_kind;
+
+/* Axes of one size, and of three: a factor of two other axes is another one then. */
+static const int sizes[][3] = {{2, 2, 2}, {1, 2, 3}};
+enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static const char *const names[PARAMETERS] = {"hidden.weight", "head.weight", "head.bias"};
 
@@ -116,9 +121,11 @@ static void trains_as_one(shard_group *world, void *context)
 {
     const training_kind *how = context;
     head_kind kind = how->head;
-    shard_mesh *mesh = shard_mesh_create(.axes = {{"data", 2}, {"expert", 2}, {"model", 2}});
+    const int *size = how->size;
+    shard_mesh *mesh = shard_mesh_create(.axes = {{"data", size[0]}, {"expert", size[1]}, {"model", size[2]}});
     ck_assert_msg(mesh != NULL, "%s", shard_last_error());
-    int64_t part = shard_mesh_coordinate(mesh, "data") * 2 + shard_mesh_coordinate(mesh, "expert"), parts = 4;
+    int64_t part = shard_mesh_coordinate(mesh, "data") * size[1] + shard_mesh_coordinate(mesh, "expert"),
+            parts = size[0] * size[1];
     if (kind == ROWS_FROM_MODEL) {
         part = shard_group_rank(world);
         parts = shard_group_size(world);
@@ -149,8 +156,9 @@ static void trains_as_one(shard_group *world, void *context)
 
 START_TEST(test_trains_as_one)
 {
-    training_kind how = {(head_kind)(_i % HEADS), (loss_kind)(_i / HEADS)};
-    run_job(8, trains_as_one, &how);
+    const int *size = sizes[_i / HEADS / LOSSES];
+    training_kind how = {(head_kind)(_i % HEADS), (loss_kind)(_i / HEADS % LOSSES), {size[0], size[1], size[2]}};
+    run_job(size[0] * size[1] * size[2], trains_as_one, &how);
 }
 END_TEST
 
@@ -158,6 +166,6 @@ int main(void)
 {
     Suite *suite = suite_create("mesh_training");
     TCase *tcase = test_case(suite, "mesh_training");
-    tcase_add_loop_test(tcase, test_trains_as_one, 0, HEADS * LOSSES);
+    tcase_add_loop_test(tcase, test_trains_as_one, 0, HEADS * LOSSES * SIZES);
     return test_run(suite);
 }
