@@ -10,7 +10,6 @@ export SHARD_TRANSPORT=mpi
 
 for n in 2 3; do
     expect "ZeRO on $n ranks" 0 "^$n ranks, 5 x Linear" "$run" -n $n "$zero" --layers 5 --width 50 --steps 4 --bucket-mib 0.02
-    expected=$((expected + 1))
-    check_output "its sums on $n ranks" 0 "^parameters' sum +(-?[0-9]+\.[0-9]+)( +\1){3}\$" 0
+    also "its sums on $n ranks" 0 "^parameters' sum +(-?[0-9]+\.[0-9]+)( +\1){3}\$"
 done
 finish

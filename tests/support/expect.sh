@@ -35,6 +35,12 @@ check_output() {
     sed 's/^/    /' "$output"
 }
 
+# also NAME CODE PATTERN: the same for the last command of `expect`, which is not run again.
+also() {
+    expected=$((expected + 1))
+    check_output "$1" "$2" "$3" "$status"
+}
+
 finish() {
     echo "$expected checks, $failed failed"
     [ "$expected" -gt 0 ] && [ "$failed" -eq 0 ]
