@@ -240,7 +240,7 @@ static int64_t step_layers(shard_module *model, shard_optimizer *sgd, int rank)
 }
 
 /* Steps and forwards in one stretch of autocast see the new values, also a rank that has no part of a bucket; and stage 3 keeps
- * no 16-bit copies of what it gives back. */
+ * no 16-bit copies of the values that it frees. */
 static const zero_way shared_ways[] = {{.stage = 3, .bucket_mib = 1e-6},
                                        {.stage = 1, .bucket_mib = 1e-6, .partition = SHARD_ZERO_WHOLE},
                                        {.stage = 2, .bucket_mib = 1e-6, .partition = SHARD_ZERO_WHOLE}};
