@@ -45,6 +45,17 @@ START_TEST(from_memory)
 }
 END_TEST
 
+/* A leaf of two numbers on the memory. */
+static shard_tensors *list_in_memory(double *memory, int *released)
+{
+    shard_tensor *leaf =
+        shard_from_memory(memory, SHARD_SHAPE(2), SHARD_FLOAT64, shard_device_open("cpu"), count_release, released);
+    shard_set_requires_grad(leaf, true);
+    shard_tensors *list = shard_tensors_create();
+    check_ok(shard_tensors_add(list, "w", leaf));
+    return list;
+}
+
 /* A leaf on it trains there, and stays there under ZeRO on one rank. */
 START_TEST(trains_in_memory)
 {
@@ -52,11 +63,8 @@ START_TEST(trains_in_memory)
     int released = 0;
     SHARD_SCOPE
     {
-        shard_tensor *leaf =
-            shard_from_memory(memory, SHARD_SHAPE(2), SHARD_FLOAT64, shard_device_open("cpu"), count_release, &released);
-        shard_set_requires_grad(leaf, true);
-        shard_tensors *list = shard_tensors_create();
-        check_ok(shard_tensors_add(list, "w", leaf));
+        shard_tensors *list = list_in_memory(memory, &released);
+        shard_tensor *leaf = shard_tensors_at(list, 0);
         shard_optimizer *sgd = shard_sgd(list, .lr = 0.5);
         check_ok(shard_backward(shard_sum(leaf)));
         check_ok(shard_step(sgd));
@@ -84,11 +92,8 @@ static void leaves_memory(shard_group *world, void *context)
     int released = 0;
     SHARD_SCOPE
     {
-        shard_tensor *leaf =
-            shard_from_memory(memory, SHARD_SHAPE(2), SHARD_FLOAT64, shard_device_open("cpu"), count_release, &released);
-        shard_set_requires_grad(leaf, true);
-        shard_tensors *list = shard_tensors_create();
-        check_ok(shard_tensors_add(list, "w", leaf));
+        shard_tensors *list = list_in_memory(memory, &released);
+        shard_tensor *leaf = shard_tensors_at(list, 0);
         shard_optimizer *sgd = shard_sgd(list, .lr = 0.5);
         shard_data_parallel *dp = partitions ? NULL : shard_data_parallel_create(list);
         ck_assert_msg(partitions ? shard_zero_optimizer(sgd, .stage = 1) != NULL : dp != NULL, "%s", shard_last_error());
