@@ -439,14 +439,21 @@ static cudnnStatus_t execute(cudnnHandle_t handle, const plan *p, const shard_cu
     return g.status;
 }
 
+/* Makes the next engine's execution plan if none is in use. False: there is none, or with the error set that no engine could
+ * avoid. */
 static bool next_execution(shard_device *device, cudnnHandle_t handle, plan *p, const shard_cuda_dnn_call *c)
 {
+    bool fine = shard_last_status() == SHARD_OK;
     while (!p->execution && p->next < p->count) {
         cudnnStatus_t status;
         engine *e = &p->engines[p->next++];
         e->execution = make_execution(handle, e->configuration, &p->workspace, &status);
         if (!e->execution && may_lack_memory(status) && shard_cuda_make_room(device))
             e->execution = make_execution(handle, e->configuration, &p->workspace, &status);
+        if (fine && shard_last_status() != SHARD_OK) { /* the wait for room has failed, not the engine */
+            p->next--;
+            return false;
+        }
         p->execution = e->execution;
         if (!p->execution)
             log_failure(p, c, !may_lack_memory(status), text_of(status));
@@ -475,7 +482,10 @@ static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan 
     /* One that failed in execution may have added to the result. */
     if ((c->accumulate ? lacks_memory(status) : may_lack_memory(status)) && shard_cuda_make_room(device))
         status = execute(handle, p, c, workspace);
+    bool waited = !fine || shard_last_status() == SHARD_OK;
     shard_cuda_scratch_release(device, workspace, (size_t)p->workspace);
+    if (!waited) /* for room */
+        return shard_last_status();
     *computed = status == CUDNN_STATUS_SUCCESS;
     *begun =
         CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED && CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_BAD_PARAM;
@@ -492,7 +502,7 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
 {
     struct shard_cuda_dnn *dnn = NULL;
     plan *p;
-    bool begun = false, waits;
+    bool begun = false, waits, fine = shard_last_status() == SHARD_OK;
     *there = false;
     if (!shard_cuda_of(device)->dnn)
         SHARD_TRY(refuse_in_capture(device, c));
@@ -505,6 +515,8 @@ static shard_status run(shard_device *device, const shard_cuda_dnn_call *c, bool
             return SHARD_OK;
         leave_engine(p);
     }
+    if (fine && shard_last_status() != SHARD_OK)
+        return shard_last_status();
     if (!p->refused && !c->accumulate) /* which is tried without as well */
         log_refused(c);
     p->refused = true;
