@@ -39,11 +39,11 @@ START_TEST(test_names_many_ranks)
     for (int i = 2; i < RANKS; i++)
         marked[i] = i < 8;
     text[0] = '\0';
-    shard_name_world_ranks(RANKS, marked, text, sizeof text);
+    shard_group_name_ranks(&(shard_group){.size = RANKS}, marked, text, sizeof text);
     ck_assert_str_eq(text, "ranks 0, 1, 2, 3, 4, 5, 6 and 7");
     marked[299] = true;
     text[0] = '\0';
-    shard_name_world_ranks(RANKS, marked, text, sizeof text);
+    shard_group_name_ranks(&(shard_group){.size = RANKS}, marked, text, sizeof text);
     ck_assert_str_eq(text, "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 1 more");
 }
 END_TEST

@@ -12,7 +12,6 @@ typedef struct deferred {
     shard_storage *storage;          /* that has it */
     shard_gradient_source *source;   /* a reference; NULL once the values are in memory */
     int which;
-    bool placed; /* in a storage that others keep */
 } deferred;
 
 void shard_gradient_source_unref(shard_gradient_source *source)
@@ -178,7 +177,7 @@ void shard_drop_deferred(shard_tensor *tensor)
     const shard_materializer *materializer = leaf->grad ? leaf->grad->storage->materializer : NULL;
     if (!materializer || materializer->start != start)
         return;
-    if (((const deferred *)materializer)->placed) {
+    if (materializer->transient) { /* in a storage that others keep */
         detach(leaf->grad->storage);
         return;
     }
@@ -199,8 +198,7 @@ shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_so
     *d = (deferred){.materializer = {.start = start, .destroy = destroy, .local = true, .transient = placed},
                     .storage = gradient->storage,
                     .source = source,
-                    .which = which,
-                    .placed = placed};
+                    .which = which};
     source->references++;
     source->gradient[which] = gradient->storage;
     gradient->storage->materializer = &d->materializer;

@@ -1,16 +1,11 @@
 #include "autograd/pending_sums.h"
 
-static int find(const shard_pending_sums *pending, const shard_group *group)
-{
-    for (int i = 0; i < pending->count; i++)
-        if (shard_group_same(pending->group[i], group))
-            return i;
-    return -1;
-}
-
 bool shard_pending_sums_has(const shard_pending_sums *pending, const shard_group *group)
 {
-    return find(pending, group) >= 0;
+    bool has = false;
+    for (int i = 0; i < pending->count && !has; i++)
+        has = shard_group_same(pending->group[i], group);
+    return has;
 }
 
 bool shard_pending_sums_equal(const shard_pending_sums *a, const shard_pending_sums *b)

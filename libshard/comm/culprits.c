@@ -57,7 +57,7 @@ void shard_write_culprits(int size, const bool *culprits, const char *doing, con
 {
     enum { MOST = 199 }; /* characters of a call: other ranks may write to the texts */
     text[0] = '\0';
-    shard_name_world_ranks(size, culprits, text, bytes);
+    shard_group_name_ranks(&(shard_group){.size = size}, culprits, text, bytes);
     size_t used = strlen(text);
     snprintf(text + used, bytes - used, " did not come to %.*s within %.0f s (SHARD_TIMEOUT)%s%.*s", MOST, doing,
              shard_comm_timeout(), waited_in ? ", but waited in " : "", MOST, waited_in ? waited_in : "");

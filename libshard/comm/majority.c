@@ -19,7 +19,7 @@ static bool is_in(const void *context, int member)
 static void name_part(const shard_group *group, const part *p, char *text, size_t bytes)
 {
     text[0] = '\0';
-    shard_name_ranks(&(shard_rank_list){group->size, group->world_ranks, is_in, p}, text, bytes);
+    shard_name_ranks(group, is_in, p, text, bytes);
 }
 
 bool shard_find_majority(const shard_group *group, const void *all, size_t bytes, size_t stride, shard_majority *found)

@@ -10,7 +10,6 @@
 #include "comm/preflight.h"
 #include "comm/shm/segment.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +17,6 @@
 
 static const shard_transport *const host_transports[] = {&shard_self_transport, &shard_shm_transport, &shard_mpi_transport,
                                                          &shard_exchange_transport};
-static const shard_transport *const joining_transports[] = {&shard_shm_transport, &shard_exchange_transport};
 /* From the best one on; the last one connects any devices. */
 static const shard_transport *const device_transports[] = {&shard_nccl_transport, &shard_staged_transport};
 
@@ -50,9 +48,9 @@ void shard_note_end_of_init(void)
     shard_segment_note_end((int)shard_last_status(), shard_last_error());
 }
 
-const shard_transport *shard_joining_transport_at(int number)
+const shard_transport *shard_host_transport_at(int number)
 {
-    return number < (int)COUNT(joining_transports) ? joining_transports[number] : NULL;
+    return number < (int)COUNT(host_transports) ? host_transports[number] : NULL;
 }
 
 /* ---- device transports ---- */

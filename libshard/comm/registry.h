@@ -17,8 +17,8 @@ void shard_note_call_of_init(void);
 /* The end of that call: with an error of this thread, ranks that wait for this one receive it, if shardrun started them. */
 void shard_note_end_of_init(void);
 
-/* The host transports by which ranks join that the caller's exchange connects, from the best one on; NULL after the last. */
-const shard_transport *shard_joining_transport_at(int number);
+/* The host transports; NULL after the last. Of those with a join, the better ones come first. */
+const shard_transport *shard_host_transport_at(int number);
 
 /* Sets the group's device transport by the offers of all ranks, before its first collective of a device's memory, `call`.
  * The choice is the same on all ranks. Collective. */

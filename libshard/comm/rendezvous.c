@@ -5,7 +5,6 @@
 #include "comm/rendezvous.h"
 
 #include "base/env.h"
-#include "base/error.h"
 #include "base/hash.h"
 #include "base/machine.h"
 #include "base/memory.h"

@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "comm/preflight.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define STAGE_BYTES ((int64_t)8 << 20)

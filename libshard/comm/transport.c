@@ -48,38 +48,34 @@ const char *shard_group_broken_prefix(uint64_t *since)
 
 /* ---- ranks by name ---- */
 
-void shard_name_ranks(const shard_rank_list *list, char *text, size_t bytes)
+void shard_name_ranks(const shard_group *group, bool (*has)(const void *context, int member), const void *context, char *text,
+                      size_t bytes)
 {
     int number = 0, named = 0;
-    for (int i = 0; i < list->size; i++)
-        number += list->has(list->context, i);
+    for (int i = 0; i < group->size; i++)
+        number += has(context, i);
     size_t used = strlen(text);
     used += (size_t)snprintf(text + used, bytes - used, number == 1 ? "rank" : "ranks");
-    for (int i = 0; i < list->size && named < SHARD_NAMED_RANKS && used < bytes; i++) {
-        if (!list->has(list->context, i))
+    for (int i = 0; i < group->size && named < SHARD_NAMED_RANKS && used < bytes; i++) {
+        if (!has(context, i))
             continue;
         const char *before = named == 0 ? " " : named == number - 1 ? " and " : ", ";
-        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, list->numbers ? list->numbers[i] : i);
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", before, group->world_ranks ? group->world_ranks[i] : i);
         named++;
     }
     if (named < number && used < bytes)
         snprintf(text + used, bytes - used, " and %d more", number - named);
 }
 
-static bool is_marked(const void *context, int i)
+static bool is_marked(const void *context, int member)
 {
     const bool *marked = context;
-    return !marked || marked[i];
+    return !marked || marked[member];
 }
 
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)
 {
-    shard_name_ranks(&(shard_rank_list){group->size, group->world_ranks, is_marked, marked}, text, bytes);
-}
-
-void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes)
-{
-    shard_name_ranks(&(shard_rank_list){size, NULL, is_marked, marked}, text, bytes);
+    shard_name_ranks(group, is_marked, marked, text, bytes);
 }
 
 /* ---- collectives by name ---- */

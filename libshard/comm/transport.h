@@ -174,21 +174,12 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 /* The most ranks that a text names; more are counted: "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 292 more". */
 #define SHARD_NAMED_RANKS 8
 
-/* Ranks of a list. */
-typedef struct shard_rank_list {
-    int size;
-    const int *numbers; /* [size], by which they are named; NULL: 0 to size - 1 */
-    bool (*has)(const void *context, int i); /* whether the i-th is named */
-    const void *context;
-} shard_rank_list;
-
-/* "rank 2" or "ranks 1, 2 and 5". Appends to the string in text. */
-void shard_name_ranks(const shard_rank_list *list, char *text, size_t bytes);
-
-/* The same of world ranks, those of `group` for which marked[member] is set (NULL: all). */
+/* "rank 2" or "ranks 1, 2 and 5": the group's ranks for which has(context, rank of the group) is true, by their numbers in the
+ * world, or by those in the group if it has no list of these. Appends to the string in text. */
+void shard_name_ranks(const shard_group *group, bool (*has)(const void *context, int member), const void *context, char *text,
+                      size_t bytes);
+/* The same of the group's ranks for which marked is set; NULL: of all. */
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes);
-/* The same of the world's ranks: marked [size]. */
-void shard_name_world_ranks(int size, const bool *marked, char *text, size_t bytes);
 
 /* The number of elements of the pieces before the piece of rank `member`. */
 static inline int64_t shard_count_before(const int64_t *counts, int member)

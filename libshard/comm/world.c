@@ -135,8 +135,8 @@ static shard_status choose_transport(shard_group *world, shard_rendezvous *rende
 {
     const shard_transport *transport;
     char refusal[SHARD_COMM_TEXT / 2] = "";
-    for (int i = 0; !world->state && (transport = shard_joining_transport_at(i)) != NULL; i++) {
-        if (forced && strcmp(forced, transport->name) != 0)
+    for (int i = 0; !world->state && (transport = shard_host_transport_at(i)) != NULL; i++) {
+        if (!transport->join || (forced && strcmp(forced, transport->name) != 0))
             continue;
         world->transport = transport;
         SHARD_TRY(transport->join(world, rendezvous, refusal, sizeof refusal));

@@ -13,17 +13,6 @@ shard_tensor *shard_leave(shard_group *group);
 /* Reports that x is placed otherwise; fits: as the function needs it, but over another group than that of the call. */
 bool shard_refuse_group(const char *function, const shard_tensor *x, bool fits);
 
-/* x's shape as rows x (dim) x width around a dimension. */
-typedef struct shard_cut {
-    int64_t rows, size, width;
-} shard_cut;
-static inline shard_cut shard_cut_along(const shard_shape *shape, int dim)
-{
-    return (shard_cut){.rows = shard_shape_product(shape, 0, dim),
-                       .size = shape->dim[dim],
-                       .width = shard_shape_product(shape, dim + 1, shape->ndim)};
-}
-
 /* Copies the range along dim of a tensor to contiguous memory, and back. */
 shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part);
 shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range, const void *part);

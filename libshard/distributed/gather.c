@@ -13,10 +13,10 @@
 
 static int64_t *part_counts(const shard_shape *whole, int dim, const shard_range *ranges, int size)
 {
-    shard_cut cut = shard_cut_along(whole, dim);
+    int64_t rows = shard_shape_product(whole, 0, dim), width = shard_shape_product(whole, dim + 1, whole->ndim);
     int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
     for (int i = 0; counts && i < size; i++)
-        counts[i] = cut.rows * ranges[i].size * cut.width;
+        counts[i] = rows * ranges[i].size * width;
     return counts;
 }
 
@@ -46,14 +46,12 @@ shard_tensor *shard_gather_parts(shard_tensor *part, shard_shape whole, int dim,
 
 typedef struct gather_context {
     int dim;
-    shard_group *group;
     shard_range ranges[]; /* [group size] along dim */
 } gather_context;
 
 /* This rank's range of the sum of the ranks' gradients: half the bytes of an all-reduce. */
-static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *context)
+static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *context, shard_group *group)
 {
-    shard_group *group = context->group;
     int size = shard_group_size(group);
     int64_t *counts = part_counts(&dy->shape, context->dim, context->ranges, size);
     shard_shape shape = dy->shape;
@@ -78,16 +76,16 @@ static shard_tensor *local_range_of_sum(shard_tensor *dy, const gather_context *
 static shard_status gather_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     const gather_context *context = node->context;
-    bool sums = dy->placement.kind == SHARD_PARTIAL && shard_group_same(dy->placement.group, context->group);
-    dx[0] = sums ? local_range_of_sum(dy, context)
-                 : shard_part_of(dy, context->dim, context->ranges[shard_group_rank(context->group)]);
+    bool sums = dy->placement.kind == SHARD_PARTIAL && shard_group_same(dy->placement.group, node->group);
+    dx[0] = sums ? local_range_of_sum(dy, context, node->group)
+                 : shard_part_of(dy, context->dim, context->ranges[shard_group_rank(node->group)]);
     if (!dx[0])
         return shard_last_status();
     if (node->edge[0].placement.kind == SHARD_SPLIT)
         return SHARD_OK;
     if (!sums)
         shard_place_partial(dx[0], dy);
-    return shard_pending_sums_add(&dx[0]->pending, context->group);
+    return shard_pending_sums_add(&dx[0]->pending, node->group);
 }
 
 static const shard_node_type gather_type = {.name = "gather", .backward = gather_backward, .takes_partial = true};
@@ -127,7 +125,7 @@ static shard_tensor *gather_sizes(shard_tensor *x, int dim, const int64_t *sizes
     gather_context *context = shard_calloc(1, sizeof *context + (size_t)size * sizeof context->ranges[0]);
     if (!context)
         return shard_leave(group);
-    *context = (gather_context){.dim = dim, .group = group};
+    context->dim = dim;
     shard_shape whole = x->shape;
     shard_tensor *y = NULL;
     if (add_up(sizes, size, dim, context->ranges, &whole) == SHARD_OK)

@@ -1,6 +1,5 @@
 #include "distributed/identical.h"
 
-#include "base/error.h"
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/printable.h"

@@ -7,15 +7,16 @@
 
 static shard_status copy_part(shard_tensor *whole, int dim, shard_range range, char *part, bool out)
 {
-    shard_cut cut = shard_cut_along(&whole->shape, dim);
-    size_t element = shard_dtype_size(whole->dtype) * (size_t)cut.width;
-    size_t pitch = (size_t)cut.size * element, width = (size_t)range.size * element;
+    const shard_shape *shape = &whole->shape;
+    size_t rows = (size_t)shard_shape_product(shape, 0, dim);
+    size_t element = shard_dtype_size(whole->dtype) * (size_t)shard_shape_product(shape, dim + 1, shape->ndim);
+    size_t pitch = (size_t)shape->dim[dim] * element, width = (size_t)range.size * element;
     char *memory = out ? shard_tensor_values(whole) : shard_tensor_memory_to_write(whole);
     if (!memory)
         return shard_last_status();
     char *at = memory + (size_t)range.start * element;
-    return out ? SHARD_RUN(whole, copy_rows, part, width, at, pitch, width, (size_t)cut.rows)
-               : SHARD_RUN(whole, copy_rows, at, pitch, part, width, width, (size_t)cut.rows);
+    return out ? SHARD_RUN(whole, copy_rows, part, width, at, pitch, width, rows)
+               : SHARD_RUN(whole, copy_rows, at, pitch, part, width, width, rows);
 }
 
 shard_status shard_copy_part_out(shard_tensor *whole, int dim, shard_range range, void *part)
@@ -39,23 +40,19 @@ shard_tensor *shard_part_of(shard_tensor *whole, int dim, shard_range range)
     return shard_result(part, memory ? shard_copy_part_out(whole, dim, range, memory) : shard_last_status());
 }
 
-typedef struct scatter_context {
-    int dim;
-    int64_t multiple;
-    shard_group *group;
-} scatter_context;
-
+/* The node's context is the multiple. */
 static shard_status scatter_backward(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
-    const scatter_context *context = node->context;
+    const int64_t *multiple = node->context;
+    const shard_placement *placement = &node->placement; /* of the result */
     shard_shape whole = node->edge[0].shape;
-    int size = shard_group_size(context->group);
+    int size = shard_group_size(placement->group);
     shard_range *ranges = shard_calloc((size_t)size, sizeof *ranges);
     if (!ranges)
-        return shard_group_fail(context->group);
+        return shard_group_fail(placement->group);
     for (int i = 0; i < size; i++)
-        ranges[i] = shard_split_multiple(whole.dim[context->dim], context->multiple, size, i);
-    dx[0] = shard_gather_parts(dy, whole, context->dim, ranges, context->group);
+        ranges[i] = shard_split_multiple(whole.dim[placement->dim], *multiple, size, i);
+    dx[0] = shard_gather_parts(dy, whole, placement->dim, ranges, placement->group);
     free(ranges);
     return dx[0] ? SHARD_OK : shard_last_status();
 }
@@ -84,8 +81,8 @@ shard_tensor *shard_scatter_multiple(shard_tensor *x, int dim, int64_t multiple,
         return NULL;
     y->placement = (shard_placement){
         .kind = SHARD_SPLIT, .dim = dim, .group = group, .start = range.start, .whole = x->shape.dim[dim]};
-    shard_node *node = shard_record(&scatter_type, y, SHARD_INPUTS(x), sizeof(scatter_context));
+    shard_node *node = shard_record(&scatter_type, y, SHARD_INPUTS(x), sizeof multiple);
     if (node)
-        *(scatter_context *)node->context = (scatter_context){dim, multiple, group};
+        *(int64_t *)node->context = multiple;
     return y;
 }

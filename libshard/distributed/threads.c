@@ -1,7 +1,6 @@
 #include "distributed/threads.h"
 
 #include "base/env.h"
-#include "base/error.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/memory.h"

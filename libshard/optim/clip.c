@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Whether the gradient is limited when it is computed, by shard_slot_clip_deferred: then it has no values in memory yet. */
+/* Whether the gradient is limited when it is computed, by shard_source_clip_value: then it has no values in memory yet. */
 static bool clips_when_computed(const shard_slot *slot)
 {
     const shard_tensor *range = slot->range.tensor;
@@ -239,9 +239,11 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     SHARD_TRY(shard_last_status());
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (clips_when_computed(&optimizer->slots[i]))
-            SHARD_TRY(shard_slot_clip_deferred(&optimizer->slots[i], value, scale));
+    for (int64_t i = 0; i < optimizer->count; i++) {
+        const shard_slot *slot = &optimizer->slots[i];
+        if (clips_when_computed(slot))
+            SHARD_TRY(shard_source_clip_value(slot->range.tensor->leaf->grad, shard_columns_of(slot->parameter), value, scale));
+    }
     int64_t count = list_gradients(optimizer, false, true);
     shard_status status = count < 0 ? shard_last_status() : SHARD_OK;
     for (int64_t i = 0; i < count && status == SHARD_OK; i++) {

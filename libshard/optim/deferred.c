@@ -43,13 +43,32 @@ typedef struct rows_step {
     shard_update_types types;
 } rows_step;
 
+static void *moved(void *memory, int64_t elements, shard_dtype dtype)
+{
+    return memory ? (char *)memory + (size_t)elements * shard_dtype_size(dtype) : NULL;
+}
+
+/* Moves an update of the whole matrix to `count` rows from `first` on, apart from its gradient. */
+static void take_rows(const rows_step *s, int64_t first, int64_t count, shard_update *update)
+{
+    const shard_tensor *matrix = s->slot->parameter;
+    int64_t columns = matrix->shape.dim[1], elements = first * columns;
+    update->size = count * columns;
+    update->value = moved(update->value, elements, matrix->dtype);
+    for (int i = 0; i < s->optimizer->states; i++)
+        update->state[i] = moved(update->state[i], elements / shard_state_columns(s->optimizer, s->slot, i),
+                                 shard_state_dtype(s->optimizer, matrix->dtype, i));
+    update->compensation = moved(update->compensation, elements, matrix->dtype);
+    *(update->place.width ? &update->place.offset : &update->place.first) += elements;
+}
+
 static shard_status step_part(const rows_step *s, shard_device *device, int64_t first, int64_t count, void *gradient,
                               const shard_update_product *product)
 {
     shard_update update = *s->update;
     update.gradient = gradient;
     update.product = product;
-    shard_update_take_rows(s->optimizer, s->slot, first - rows_of(s->slot).start, count, &update);
+    take_rows(s, first - rows_of(s->slot).start, count, &update);
     return s->optimizer->ops->step(s->optimizer, device, 1, &update, s->types);
 }
 
@@ -153,11 +172,6 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
         status = device->ops->power_sum(device, rows.size, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, context.sums, bytes);
     return status;
-}
-
-shard_status shard_slot_clip_deferred(const shard_slot *slot, double bound, const double *scale)
-{
-    return shard_source_clip_value(slot->range.tensor->leaf->grad, shard_columns_of(slot->parameter), bound, scale);
 }
 
 shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot)

@@ -226,8 +226,8 @@ static shard_status make_states_together(const shard_optimizer *optimizer, shard
 {
     const shard_slot *slot = runs[0].slot;
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
-        shard_status status =
-            shard_runs_make_like(runs, count, shard_state_dtype(optimizer, slot, s), shard_state_columns(optimizer, slot, s));
+        shard_status status = shard_runs_make_like(runs, count, shard_state_dtype(optimizer, slot->parameter->dtype, s),
+                                                   shard_state_columns(optimizer, slot, s));
         for (int64_t i = 0; i < count; i++)
             runs[i].slot->range.state[s] = runs[i].made;
         SHARD_TRY(status);
@@ -285,7 +285,8 @@ shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer)
         status = list_state(list, slot->name, "step", slot->step);
         for (int s = 0; s < shard_slot_states(optimizer, slot) && status == SHARD_OK; s++) {
             slot->range.state[s]->leaf->optional = slot->step->leaf->optional;
-            status = list_state(list, slot->name, shard_state_name(optimizer, s), slot->range.state[s]);
+            const char *name = s < optimizer->states ? optimizer->ops->state_name[s] : "compensation";
+            status = list_state(list, slot->name, name, slot->range.state[s]);
         }
     }
     if (status == SHARD_OK)

@@ -154,14 +154,12 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
 
 /* ARGUMENT in the name of the public function if the optimizer has no such rounding or dtype of its state. */
 shard_status shard_check_precision(const char *function, const shard_optimizer_defaults *defaults);
-/* The rounding's name, for messages. */
-const char *shard_rounding_name(shard_rounding rounding);
 /* The types of a step of parameters of that dtype. */
 shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard_dtype value);
 /* How many state tensors the slot has. */
 int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot);
-const char *shard_state_name(const shard_optimizer *optimizer, int state);
-shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot *slot, int state);
+/* The dtype of a state of a parameter of dtype `value`. */
+shard_dtype shard_state_dtype(const shard_optimizer *optimizer, shard_dtype value, int state);
 /* Elements of a row of a parameter; of one with fewer than two dimensions, 1. */
 int64_t shard_columns_of(const shard_tensor *parameter);
 /* Elements of the parameter for each element of the state: 1, or a row. */
@@ -170,9 +168,6 @@ int64_t shard_state_columns(const shard_optimizer *optimizer, const shard_slot *
 void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
 /* Sets the addresses of the update's states and counts a write to each. */
 shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
-/* Moves an update of a whole matrix to `count` rows from `first` on, apart from its gradient. */
-void shard_update_take_rows(const shard_optimizer *optimizer, const shard_slot *slot, int64_t first, int64_t count,
-                            shard_update *update);
 /* UNSUPPORTED for a parameter, or a local range of it, whose rows several ranks have parts of, if state is by rows. */
 shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range);
 
@@ -249,8 +244,6 @@ shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, con
 /* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. The gradients that are computed
  * with it are in memory until they are evicted. */
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum);
-/* As shard_source_clip_value for the slot's gradient. */
-shard_status shard_slot_clip_deferred(const shard_slot *slot, double bound, const double *scale);
 /* Computes the slot's gradient if it is the deferred one of a bias that was not computed with its matrix's, which another
  * optimizer has. It is in memory until it is evicted. */
 shard_status shard_slot_compute_vector(const shard_optimizer *optimizer, const shard_slot *slot);

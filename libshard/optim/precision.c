@@ -11,12 +11,6 @@ static bool is_half(shard_dtype dtype)
     return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
 }
 
-const char *shard_rounding_name(shard_rounding rounding)
-{
-    static const char *const names[] = {"nearest", "stochastic", "kahan"};
-    return names[rounding];
-}
-
 shard_status shard_check_precision(const char *function, const shard_optimizer_defaults *defaults)
 {
     if ((int)defaults->rounding < 0 || defaults->rounding > SHARD_ROUNDING_KAHAN)
@@ -31,7 +25,7 @@ shard_status shard_check_precision(const char *function, const shard_optimizer_d
 
 /* ---- types ---- */
 
-static shard_dtype state_type(const shard_optimizer *optimizer, shard_dtype value, int state)
+shard_dtype shard_state_dtype(const shard_optimizer *optimizer, shard_dtype value, int state)
 {
     if (value == SHARD_FLOAT64 || state >= optimizer->states)
         return value;
@@ -44,7 +38,7 @@ shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard
 {
     shard_update_types types = shard_update_types_of(value);
     for (int s = 0; s < optimizer->states; s++)
-        types.state[s] = state_type(optimizer, value, s);
+        types.state[s] = shard_state_dtype(optimizer, value, s);
     types.stochastic = optimizer->defaults.rounding == SHARD_ROUNDING_STOCHASTIC && value != SHARD_FLOAT64;
     return types;
 }
@@ -53,16 +47,6 @@ int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot)
 {
     bool compensates = optimizer->defaults.rounding == SHARD_ROUNDING_KAHAN && is_half(slot->parameter->dtype);
     return optimizer->states + compensates;
-}
-
-const char *shard_state_name(const shard_optimizer *optimizer, int state)
-{
-    return state < optimizer->states ? optimizer->ops->state_name[state] : "compensation";
-}
-
-shard_dtype shard_state_dtype(const shard_optimizer *optimizer, const shard_slot *slot, int state)
-{
-    return state_type(optimizer, slot->parameter->dtype, state);
 }
 
 /* ---- rows ---- */
@@ -150,23 +134,4 @@ shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slo
         *(s < optimizer->states ? &update->state[s] : &update->compensation) = memory;
     }
     return SHARD_OK;
-}
-
-static void *moved(void *memory, int64_t elements, shard_dtype dtype)
-{
-    return memory ? (char *)memory + (size_t)elements * shard_dtype_size(dtype) : NULL;
-}
-
-void shard_update_take_rows(const shard_optimizer *optimizer, const shard_slot *slot, int64_t first, int64_t count,
-                            shard_update *update)
-{
-    const shard_tensor *matrix = slot->parameter;
-    int64_t columns = matrix->shape.dim[1], elements = first * columns;
-    update->size = count * columns;
-    update->value = moved(update->value, elements, matrix->dtype);
-    for (int s = 0; s < optimizer->states; s++)
-        update->state[s] =
-            moved(update->state[s], elements / shard_state_columns(optimizer, slot, s), shard_state_dtype(optimizer, slot, s));
-    update->compensation = moved(update->compensation, elements, matrix->dtype);
-    *(update->place.width ? &update->place.offset : &update->place.first) += elements;
 }

@@ -23,13 +23,14 @@ struct shard_zero_optimizer {
 
 void shard_optimizer_describe(const shard_optimizer *optimizer, int digits, shard_identical_lines *mine)
 {
+    static const char *const roundings[] = {"nearest", "stochastic", "kahan"};
     const shard_optimizer_defaults *defaults = &optimizer->defaults;
     shard_identical_lines_add(mine, shard_format("optimizer %s", optimizer->ops->name));
     shard_identical_lines_add(mine, shard_format("lr %.*g", digits, defaults->lr));
     shard_identical_lines_add(mine, shard_format("weight_decay %.*g", digits, defaults->weight_decay));
     shard_identical_lines_add(mine, shard_format("decay_1d %s", shard_word(defaults->decay_1d)));
     shard_identical_lines_add(mine, shard_format("adapt_1d %s", shard_word(defaults->adapt_1d)));
-    shard_identical_lines_add(mine, shard_format("rounding %s", shard_rounding_name(defaults->rounding)));
+    shard_identical_lines_add(mine, shard_format("rounding %s", roundings[defaults->rounding]));
     shard_identical_lines_add(mine, shard_format("seed %llu", (unsigned long long)defaults->seed));
     shard_identical_lines_add(mine, shard_format("state_dtype %d", defaults->state_dtype));
     for (int64_t i = 1; i < optimizer->group_count; i++) {

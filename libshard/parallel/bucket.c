@@ -430,14 +430,15 @@ static shard_status partition_values(shard_bucket *bucket, const shard_bucket_op
     return SHARD_OK;
 }
 
-/* Identifies the bucket's unit: ranks of its group may have other numbers of buckets of other groups. */
+/* Tells the bucket's unit from others of its group, as on the group's other ranks: by the number of the group's last collective,
+ * and of its buckets before. Ranks may have other numbers of buckets of other groups. */
 static void identify(const shard_buckets *buckets, int64_t at)
 {
-    int64_t number = 0;
     shard_unit *unit = buckets->all[at]->unit;
+    int64_t place[] = {(int64_t)unit->group->sequence, 0};
     for (int64_t i = 0; i < at; i++)
-        number += buckets->all[i]->unit->group == unit->group;
-    shard_unit_identify(unit, number);
+        place[1] += buckets->all[i]->unit->group == unit->group;
+    unit->identity = shard_hash_words(SHARD_HASH_START, place, 2);
 }
 
 shard_status shard_buckets_add(shard_buckets *buckets, shard_bucket_entry *candidates, int64_t count,

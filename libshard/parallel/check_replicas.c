@@ -11,7 +11,6 @@
 #include "op/op.h"
 #include "parallel/unit.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -15,20 +15,6 @@ struct shard_data_parallel {
     int64_t count, capacity;
 };
 
-static shard_status check_options(const shard_tensors *parameters, const shard_data_parallel_options *options,
-                                  shard_bucket_options *buckets)
-{
-    if (!parameters)
-        return shard_null_argument("shard_data_parallel_create", "parameters");
-    if ((unsigned)options->buffer_mode > SHARD_BUFFERS_LEAVE)
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_data_parallel_create: buffer_mode %d is none of SHARD_BUFFERS_BROADCAST (0), "
-                           "SHARD_BUFFERS_AVERAGE (1), SHARD_BUFFERS_LEAVE (2)",
-                           (int)options->buffer_mode);
-    return shard_bucket_options_set(buckets, "shard_data_parallel_create", SHARD_PARTITION_NONE, options->stage,
-                                    options->partition, options->bucket_mib);
-}
-
 static shard_status check_parameter(const char *name, const shard_tensor *parameter, int stage)
 {
     const shard_engine *engine = shard_engine_of(parameter);
@@ -49,8 +35,16 @@ static shard_status check_parameter(const char *name, const shard_tensor *parame
 static shard_status check(const shard_tensors *parameters, const shard_data_parallel_options *options,
                           shard_bucket_options *buckets)
 {
+    if (!parameters)
+        return shard_null_argument("shard_data_parallel_create", "parameters");
+    if ((unsigned)options->buffer_mode > SHARD_BUFFERS_LEAVE)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_data_parallel_create: buffer_mode %d is none of SHARD_BUFFERS_BROADCAST (0), "
+                           "SHARD_BUFFERS_AVERAGE (1), SHARD_BUFFERS_LEAVE (2)",
+                           (int)options->buffer_mode);
     buckets->broadcast = options->init_sync;
-    SHARD_TRY(check_options(parameters, options, buckets));
+    SHARD_TRY(shard_bucket_options_set(buckets, "shard_data_parallel_create", SHARD_PARTITION_NONE, options->stage,
+                                       options->partition, options->bucket_mib));
     for (int64_t i = 0; i < shard_tensors_count(parameters) && options->stage; i++)
         SHARD_TRY(check_parameter(shard_tensors_name(parameters, i), shard_tensors_at(parameters, i), options->stage));
     return SHARD_OK;
@@ -88,11 +82,8 @@ static shard_status make(shard_data_parallel *dp, const shard_tensors *parameter
 static shard_status agree(const shard_tensors *parameters)
 {
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
-        shard_group *group = shard_parameter_group(shard_tensors_at(parameters, i));
-        bool is_first = group != NULL;
-        for (int64_t j = 0; j < i && is_first; j++)
-            is_first = shard_parameter_group(shard_tensors_at(parameters, j)) != group;
-        if (is_first)
+        shard_group *group = shard_new_parameter_group(parameters, i);
+        if (group)
             shard_agree(group);
     }
     return shard_last_status();

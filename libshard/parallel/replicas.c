@@ -10,18 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The comparison of the values over one group. It is done on all its ranks or on none: where one has failed, the next
- * backward repeats it. */
-typedef struct comparison {
-    shard_group *group;
-    bool done;
-} comparison;
-
 struct shard_replicas {
     shard_tensors *parameters; /* the parameters that have replicas, frozen ones included */
     shard_watch *watches;      /* [parameters] */
-    comparison *comparisons;   /* one for each group of the parameters, if they are to be checked */
-    int64_t comparison_count, comparison_capacity;
+    int64_t compared;          /* the values over the groups of so many parameters, the first ones, need no comparison any more */
     shard_buffer_mode mode;
     shard_unit **units; /* the buffers of one dtype, device and group each */
     int64_t unit_count;
@@ -66,34 +58,13 @@ static shard_status compare_over(const shard_tensors *parameters, shard_group *g
     return shard_identical_lines_check(&mine, group, what);
 }
 
-static bool has_comparison(const shard_replicas *replicas, const shard_group *group)
-{
-    for (int64_t i = 0; i < replicas->comparison_count; i++)
-        if (replicas->comparisons[i].group == group)
-            return true;
-    return false;
-}
-
-static shard_status make_comparisons(shard_replicas *replicas)
-{
-    for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++) {
-        shard_group *group = shard_parameter_group(shard_tensors_at(replicas->parameters, i));
-        if (has_comparison(replicas, group))
-            continue;
-        SHARD_TRY(shard_grow(&replicas->comparisons, &replicas->comparison_capacity, replicas->comparison_count + 1,
-                             sizeof *replicas->comparisons));
-        replicas->comparisons[replicas->comparison_count++] = (comparison){.group = group};
-    }
-    return SHARD_OK;
-}
-
+/* Group by group, each on all its ranks or on none: where one has failed, the next backward goes on with that group. */
 static shard_status compare_values(shard_replicas *replicas)
 {
-    for (int64_t i = 0; i < replicas->comparison_count; i++) {
-        comparison *c = &replicas->comparisons[i];
-        if (!c->done)
-            SHARD_TRY(compare_over(replicas->parameters, c->group, true));
-        c->done = true;
+    for (; replicas->compared < shard_tensors_count(replicas->parameters); replicas->compared++) {
+        shard_group *group = shard_new_parameter_group(replicas->parameters, replicas->compared);
+        if (group)
+            SHARD_TRY(compare_over(replicas->parameters, group, true));
     }
     return SHARD_OK;
 }
@@ -244,10 +215,13 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
         if (shard_parameter_group(parameter))
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
-    if (options->check)
-        SHARD_TRY(make_comparisons(replicas));
-    for (int64_t i = 0; i < replicas->comparison_count; i++)
-        SHARD_TRY(compare_over(replicas->parameters, replicas->comparisons[i].group, false));
+    int64_t count = shard_tensors_count(replicas->parameters);
+    for (int64_t i = 0; i < count && options->check; i++) {
+        shard_group *group = shard_new_parameter_group(replicas->parameters, i);
+        if (group)
+            SHARD_TRY(compare_over(replicas->parameters, group, false));
+    }
+    replicas->compared = options->check ? 0 : count;
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
     if (options->init_sync) {
@@ -283,7 +257,6 @@ void shard_replicas_destroy(shard_replicas *replicas)
         shard_unit_close(replicas->units[i]);
     shard_tensors_destroy(replicas->parameters);
     free(replicas->watches);
-    free(replicas->comparisons);
     free(replicas->units);
     free(replicas);
 }

@@ -79,7 +79,6 @@ void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum)
 {
     char *gradient = sum->gradient;
     shard_range range = sum->range;
-    sum->under_way = true;
     if (!unit->local_gradients) {
         sum->request = post(unit, SHARD_COLLECTIVE_ALL_REDUCE, range, gradient, gradient);
         return;
@@ -91,8 +90,6 @@ void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum)
 
 shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum)
 {
-    if (!sum->under_way)
-        return shard_last_status();
     shard_range range = sum->range, local = shard_unit_local(unit, range);
     char *gradient = sum->gradient;
     shard_request *request = sum->request;
@@ -127,12 +124,6 @@ void shard_unit_copy_name(char name[SHARD_UNIT_NAME], const char *from)
 {
     size_t length = strlen(from), most = SHARD_UNIT_NAME - 1;
     snprintf(name, SHARD_UNIT_NAME, "%s", length > most ? from + length - most : from);
-}
-
-void shard_unit_identify(shard_unit *unit, int64_t number)
-{
-    const int64_t place[] = {(int64_t)unit->group->sequence, number};
-    unit->identity = shard_hash_words(SHARD_HASH_START, place, 2);
 }
 
 shard_status shard_unit_partition(shard_unit *unit, int64_t *counts)
@@ -183,6 +174,15 @@ shard_group *shard_parameter_group(const shard_tensor *parameter)
     bool known = shard_leaf_of(parameter)->replicas || parameter->placement.kind == SHARD_SPLIT;
     shard_group *group = known ? shard_leaf_of(parameter)->replicas : shard_world();
     return shard_group_size(group) > 1 ? group : NULL;
+}
+
+shard_group *shard_new_parameter_group(const shard_tensors *list, int64_t index)
+{
+    shard_group *group = shard_parameter_group(shard_tensors_at(list, index));
+    for (int64_t i = 0; i < index && group; i++)
+        if (shard_parameter_group(shard_tensors_at(list, i)) == group)
+            return NULL;
+    return group;
 }
 
 int64_t shard_parameter_even_size(const shard_tensor *parameter)

@@ -41,8 +41,7 @@ typedef struct shard_unit {
 /* A flat range of a unit whose gradient is being summed. */
 typedef struct shard_unit_sum {
     shard_range range;
-    char *gradient; /* of the range's elements; NULL after an error */
-    bool under_way;
+    char *gradient;         /* of the range's elements; NULL after an error */
     shard_request *request; /* NULL: the sum does not overlap with computation */
 } shard_unit_sum;
 
@@ -50,9 +49,6 @@ typedef struct shard_unit_sum {
 shard_unit *shard_unit_create(shard_group *group, shard_device *device, shard_dtype dtype);
 /* Copies a parameter's name for messages. */
 void shard_unit_copy_name(char name[SHARD_UNIT_NAME], const char *from);
-/* Tells the unit from others of the group. Called at the same place of the program on all ranks of the group, with the same
- * number: that of the unit among those of the group that were made since the group's last collective. */
-void shard_unit_identify(shard_unit *unit, int64_t number);
 /* Partitions the unit: each rank keeps counts[rank] elements. Takes over counts, which malloc allocated. */
 shard_status shard_unit_partition(shard_unit *unit, int64_t *counts);
 /* Releases the memory of all elements, and a reference. The last one frees the local values. NULL is ignored. */
@@ -86,13 +82,16 @@ shard_status shard_unit_wait(shard_unit *unit, shard_request *request);
 
 /* Starts to sum a range's gradient: in place, or into the ranks' local gradients if gradients are partitioned. */
 void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum);
-/* Waits for the sum, if it is under way, and adds it to the local gradient of earlier backwards. */
+/* Waits for the sum, and adds it to the local gradient of earlier backwards. Does nothing for a sum that was not started: {0}. */
 shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum);
 
 /* ---- parameters ---- */
 
 /* The group over which a parameter is replicated; NULL: no other rank has it. */
 shard_group *shard_parameter_group(const shard_tensor *parameter);
+
+/* The group of the list's tensor at index, unless a tensor before it has the same: each group of the list once. Else NULL. */
+shard_group *shard_new_parameter_group(const shard_tensors *list, int64_t index);
 
 /* Elements of each rank's shard of a parameter if all shards had the same size: the same on all ranks. */
 int64_t shard_parameter_even_size(const shard_tensor *parameter);

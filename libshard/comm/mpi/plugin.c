@@ -46,14 +46,14 @@ typedef struct birth {
     struct birth *next;
 } birth;
 
-/* The number of a new group: all ranks make their groups in the same order, so each rank's
- * n-th group of the same ranks is the same group. 0 with the error set. */
+/* The number of a new group; without a list its ranks are 0 to size - 1. All ranks make their groups in the same order, so each
+ * rank's n-th group of the same ranks is the same group. 0 with the error set. */
 static uint64_t number_group(int size, const int *world_ranks)
 {
     static birth *births;
     uint64_t members = SHARD_HASH_START;
     for (int member = 0; member < size; member++)
-        members = shard_hash_word(members, (uint64_t)world_ranks[member]);
+        members = shard_hash_word(members, (uint64_t)(world_ranks ? world_ranks[member] : member));
     birth *known = births;
     while (known && known->members != members)
         known = known->next;
@@ -68,11 +68,11 @@ static uint64_t number_group(int size, const int *world_ranks)
 }
 
 /* The state of a group without a communicator yet. */
-static shard_status make_state(shard_group *group, int size, const int *world_ranks)
+static shard_status make_state(shard_group *group)
 {
-    uint64_t number = number_group(size, world_ranks);
+    uint64_t number = number_group(group->size, group->world_ranks);
     mpi_group *state = number ? mpi.host->calloc(1, sizeof *state) : NULL;
-    char *all = state ? mpi.host->calloc((size_t)size, SHARD_EXCHANGE_BYTES) : NULL;
+    char *all = state ? mpi.host->calloc((size_t)group->size, SHARD_EXCHANGE_BYTES) : NULL;
     if (!all) {
         free(state);
         return SHARD_ERROR_MEMORY;
@@ -144,7 +144,7 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
     (void)parent, (void)color;
     SHARD_HOLD(&in_mpi);
     SHARD_TRY(check_thread());
-    shard_status status = make_state(group, group->size, group->world_ranks);
+    shard_status status = make_state(group);
     if (status == SHARD_OK)
         status = gather_members(group);
     return status == SHARD_OK ? create_comm(group) : status;
@@ -343,17 +343,11 @@ shard_status shard_mpi_plugin_open(const shard_mpi_host *host, shard_group *worl
     shard_status status = start_mpi(argc, argv);
     if (status != SHARD_OK)
         return status;
-    int *world_ranks = host->calloc((size_t)mpi.size, sizeof *world_ranks);
-    if (!world_ranks)
-        return SHARD_ERROR_MEMORY;
-    for (int i = 0; i < mpi.size; i++)
-        world_ranks[i] = i;
-    status = make_state(world, mpi.size, world_ranks);
-    free(world_ranks);
-    if (status != SHARD_OK)
-        return status;
     world->rank = mpi.rank;
     world->size = mpi.size;
+    status = make_state(world);
+    if (status != SHARD_OK)
+        return status;
     world->transport = &mpi_transport;
     ((mpi_group *)world->state)->comm = mpi.comm;
     return SHARD_OK;

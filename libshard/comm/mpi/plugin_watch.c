@@ -1,8 +1,6 @@
 /* The beginning and the end of a job, where MPI has no deadline of its own. */
 #include "comm/mpi/plugin.h"
 
-#include "base/thread.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,8 +1,6 @@
 /* The collectives, on the plugin's stream. */
 #include "comm/nccl/plugin.h"
 
-#include "base/math.h"
-
 static ncclDataType_t type_of(shard_dtype dtype)
 {
     static const ncclDataType_t types[] = {

@@ -41,7 +41,7 @@ static shard_status fail_locked(const shm_world *world)
     int32_t number = atomic_load(&world->segment->list_holder);
     if (number > 0)
         holder[number - 1] = true;
-    shard_name_world_ranks(world->segment->world_size, holder, text, sizeof text);
+    shard_group_name_ranks(&(shard_group){.size = world->segment->world_size}, holder, text, sizeof text);
     return shard_error(SHARD_ERROR_TIMEOUT, "%s did not end the making of a group within %.0f s (SHARD_TIMEOUT)",
                        number > 0 ? text : "a rank", shard_comm_timeout());
 }
