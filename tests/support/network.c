@@ -159,7 +159,7 @@ UNARY(where, shard_where(shard_gt_scalar(x, 0.1), shard_exp(bounded(x)), shard_s
 UNARY(clone, shard_mul(shard_clone(x), x))
 UNARY(broadcast_rows, shard_mul(x, shard_sub(n->leaf[NET_GAIN], shard_sum_dim(x, -1, true))))
 UNARY(mean_dim, shard_sub(x, shard_mean_dim(x, -1, true)))
-UNARY(mean_rows, shard_sub(x, shard_mean_dim(x, 0, true)))
+UNARY(mean_rows, shard_sub(x, shard_scale(shard_mean_dim(x, 0, true), 0.5))) /* half: their sum is not 0 */
 UNARY(max_dim, shard_mul(x, shard_max_dim(x, -1, true, NULL)))
 UNARY(min_rows, shard_mul(x, shard_min_dim(x, 0, true, NULL)))
 UNARY(top_k, shard_mul(x, shard_sum_dim(shard_top_k(x, x->shape.ndim == 2 ? 3 : 1, NULL), -1, true)))
