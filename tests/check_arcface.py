@@ -247,6 +247,9 @@ def check_resume(folder, one):
             [again[0]["val_accuracy"], again[0]["val_rank1"]], 1e-6)
     newest = max(out.glob("step-*/checkpoint.safetensors"))
     train(folder, "-e", "--resume", newest, without=("--no-flip",), expect="its flip is no, not yes; start with the run's own --no-flip")
+    flipped = [option for option in RUN if option != "--no-flip"]
+    said = TRAINER.run(*flipped, "-e", "--pretrained", out / "model.safetensors", folder / "data")
+    check("model.safetensors: its flip is no, this run's is yes (--no-flip)" in said.stdout, said)
     for option, text in ((["--width", 8], "its width is 4, not 8"), (["--margin", "cosface:0.2"], "its margin is combined:1,0.2,0")):
         train(folder, *option, "--resume", newest, expect=text)
     # Other identities, as many: their rows of the classifier would be those of these. More images of the same ones are another epoch.

@@ -182,7 +182,7 @@ def check_overwrite(folder, sgd):
     latest.rename(best)
     train(folder, *sgd, "--steps", 2, expect=text.format(best.name))
     check(len(train(folder, *sgd, "--steps", 2, "--overwrite")) == 2 and latest.exists(), "--overwrite")
-    train(folder, *sgd, "--overwrite", "--resume", "auto", expect="--resume goes on, and --overwrite begins anew: one of them")
+    train(folder, *sgd, "--overwrite", "--resume", "auto", expect="--resume auto goes on, and --overwrite begins anew: one of them")
     train(folder, "--overwrite", expect="--overwrite needs --output")
 
 

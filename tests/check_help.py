@@ -81,6 +81,8 @@ def main():
         for also, option in ALSO.get(pathlib.Path(program).name, []):
             done = run(program, f"--{also}", "x")
             check(done.returncode == 1 and f'--{option}: "x" is not a number' in done.stderr, f"--{also}: {done}")
+            text = helps[pathlib.Path(program).name][1][option][1]
+            check(text.endswith(f"; also --{also}"), f"--{option} has the help \"{text}\"")
         for option, (argument, _) in helps[pathlib.Path(program).name][1].items():
             if argument and argument.split("|")[0] in ("TEXT", "FILE", "DIR"): # only a text may begin as an option does
                 done = run(program, f"--{option}", "-5 C", "--help")

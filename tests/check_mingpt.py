@@ -280,9 +280,12 @@ def check_resume(folder):
     saved = ["--tokenizer", "bpe", "--vocab-size", 300, "--output", out, "--keep", 2, "--save-every", 3]
     compare("the first part", losses(train(folder, *saved, "--steps", 5)), one[:5], 0)
     newest = max(out.glob("step-*/checkpoint.safetensors"))
-    check(newest.parent.name == "step-000005" and not list(out.glob("*.safetensors")), f"{list(out.iterdir())}")
-    begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base=ONCE))
-    check(begun and begun[0] < one[0] - 0.5 * (one[0] - one[5]), f"--init-from a run that has not validated: {begun[:1]}")
+    check(newest.parent.name == "step-000005" and [path.name for path in out.glob("*.safetensors")] == ["model.safetensors"],
+          f"{list(out.iterdir())}")
+    for model in (out / "model.safetensors", newest): # earlier versions had no model before a validation
+        begun = losses(train(folder, "--init-from", out, "--lr", "1e-9", base=ONCE))
+        check(begun and begun[0] < one[0] - 0.5 * (one[0] - one[5]), f"--init-from a run that has not validated, {model.name}: {begun[:1]}")
+        (out / "model.safetensors").unlink(missing_ok=True)
     shutil.copytree(out, folder / "partitioned")
     rest = train(folder, *saved[:4], "--output", folder / "partitioned", "--keep", 2, "--resume", "auto", "--enable-model-parallel",
                  "--model-parallel-size", 2, "--enable-zero-optim", 3, ranks=4)
@@ -481,21 +484,22 @@ def wait_for_handlers(process, ranks):
 
 
 def check_interrupts(folder, out):
-    """A Ctrl-C ends --generate after the token that is drawn, on all ranks, and prints the text so far."""
-    for ranks in (1, 2):
+    """A Ctrl-C, or the end of its terminal, ends --generate after the token that is drawn, on all ranks, and prints the text so far."""
+    for number, ranks in ((signal.SIGINT, 1), (signal.SIGINT, 2), (signal.SIGHUP, 1), (signal.SIGHUP, 2)):
         launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
         process = subprocess.Popen([*launcher, MINGPT, "--generate", "--init-from", out, "--prompt", "audio", "--max-new-tokens", "200000"],
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"))
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1"),
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)) # under nohup it is ignored
         wait_for_handlers(process, ranks)
         try:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             output, errors = process.communicate(timeout=LIMIT)
-            check(process.returncode == 130 and output.startswith(b"audio") and len(output) < 200000,
-                  f"SIGINT on {ranks} ranks: {process.returncode}, {len(output)} bytes, {errors}")
+            check(process.returncode == 128 + number and output.startswith(b"audio") and len(output) < 200000,
+                  f"{number.name} on {ranks} ranks: {process.returncode}, {len(output)} bytes, {errors}")
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            check(False, f"--generate on {ranks} ranks goes on after a SIGINT")
+            check(False, f"--generate on {ranks} ranks goes on after a {number.name}")
 
 
 def most_memory(*arguments):
@@ -558,16 +562,16 @@ def check_output(folder, out):
     check(not list(other.glob("*.tmp")), f"{list(other.iterdir())}")
     check(len(generate(other, "--max-new-tokens", 3)) > 8, "a run of characters next to an old merges.txt")
     before = {name: (other / name).read_bytes() for name in files}
-    for options, text in ((["--n-layer", 1], "has a checkpoint.safetensors of another network: take another folder"),
+    for options, text in ((["--n-layer", 1], "has a model.safetensors of another network: take another folder"),
                           (["--tokenizer", "bpe", "--vocab-size", 300], "of another network: take another folder")):
         train(folder, "--steps", 1, "--output", other, "--overwrite", *options, expect=text)
     for path in (folder / "text").iterdir():
         path.write_text(path.read_text().replace("i", "ı"))
-    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a checkpoint.safetensors of another vocabulary: take another folder")
+    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a model.safetensors of another vocabulary: take another folder")
     check(all((other / name).read_bytes() == content for name, content in before.items()), "the files of another network")
     make_text(folder)
     (other / "config.json").unlink()
-    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a checkpoint.safetensors of an unknown network (")
+    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a model.safetensors of an unknown network (")
 
 
 def check_ignored_options(folder, out):

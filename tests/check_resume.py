@@ -26,7 +26,8 @@ HARMLESS = {
     "random_seed": {str(value) for value in INTEGERS if INT64_MIN <= value <= INT64_MAX},
     "random_draw": {"7", "99", str(2**31), str(2**53)},
 }
-NOT_READ = {"format", "image_size"}
+# Of those another value is reported at most.
+NOT_READ = {"format", "image_size", "validation_crop", "epochs", "lr", "lr_schedule", "head_lr", "weight_decay", "clip_grad"}
 # In range, and nothing in the file says otherwise: a run that goes on from elsewhere, which must end, too.
 ELSEWHERE = {("step", str(value)) for value in (7, 99, 2**31, 2**53)}
 MISSING = None

@@ -234,6 +234,8 @@ START_TEST(test_words_that_are_no_files)
     check_refused("--pretrained needs a FILE, and \"trained\" is a folder", "-a resnet18 --pretrained trained");
     check_refused("--resume needs a FILE, and \"trained\" is a folder", "-a resnet18 --resume trained");
     check_refused("--pretrained needs a FILE, and \"-e\" is an option", "--pretrained -e trained");
+    check_refused("--output needs a DIR, and its value is empty", "--output '' trained");
+    check_refused("the DIR is empty", "-a resnet18 ''");
     check_refused("\"nothing\" is --pretrained's FILE", "-a resnet18 --pretrained nothing");
     check_refused("nothing", FILES_RUN "--pretrained nothing");
 }
@@ -275,6 +277,11 @@ END_TEST
 
 /* ---- images that are none ---- */
 
+static void check_says(const char *text)
+{
+    ck_assert_msg(strstr(text_of("log"), text), "\"%s\" is not in %s", text, text_of("log"));
+}
+
 /* A FIFO, and a file that no memory holds: they are told with their paths, and can be skipped. */
 START_TEST(test_images_that_are_none)
 {
@@ -290,6 +297,10 @@ START_TEST(test_images_that_are_none)
     ck_assert_int_eq(truncate(path, (off_t)40 << 30), 0);
     check_refused_on(1 + _i, "class2/large.png: 42949672960 bytes are too many", FOLDER_RUN);
     check_runs(shardrun(1 + _i), FOLDER_RUN "--skip-bad-images 1");
+    write_file((bytes){(uint8_t *)"x", 1}, "%s/images/train/class2/notes.webp", run_folder);
+    drop_log();
+    check_runs(shardrun(1 + _i), FOLDER_RUN "--skip-bad-images 1");
+    check_says("images/train: 1 files or folders in its classes are not *.jpg, *.jpeg or *.png: they are left out");
 }
 END_TEST
 
@@ -453,6 +464,65 @@ START_TEST(test_resume_auto_one_file)
     check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 3 --output one_file --resume auto");
     ck_assert_msg(strstr(text_of("log"), "resumed from one_file/checkpoint.safetensors: epoch 0, step 2\n"), "%s",
                   text_of("log"));
+    ck_assert_msg(!strstr(text_of("log"), "this run's is"), "%s", text_of("log"));
+}
+END_TEST
+
+/* What is legitimate, and easily not meant. */
+START_TEST(test_says_what_is_unusual)
+{
+    drop_log();
+    check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 2 --warmup-steps 2");
+    check_says("without --output neither checkpoints nor the model are saved");
+    check_says("the warmup has 2 steps and the run 2: the learning rate does not reach --lr");
+    check_runs("", FILES_RUN "--epochs 3 --steps 2 --warmup-epochs 0.5 --lr-schedule cosine --output unusual");
+    drop_log();
+    check_runs("", FILES_RUN "--epochs 4 --lr 0.02 --wd 0 --clip-grad 1 --steps 3 --output unusual --resume auto --shift 0.1");
+    check_says("unusual/checkpoint.safetensors: its epochs is 3, this run's is 4 (--epochs)");
+    check_says("its lr is 0.001, this run's is 0.02 (--lr)");
+    check_says(
+        "its lr_schedule is cosine to 0, a warmup of 0.5 epochs, this run's is step, times 0.1 every 30 epochs (--lr-schedule)");
+    check_says("its weight_decay is 0.0001, this run's is 0 (--wd)");
+    check_says("its clip_grad is 0, this run's is 1 (--clip-grad)");
+    check_says("its validation_crop is center, this run's is none (--shift)");
+    /* model.safetensors is there before the first validation. */
+    drop_log();
+    check_runs("", "-a resnet18 --stem small --width 8 --image-size 16 --synthetic 34 --num-classes 11 -b 6 -j 1 -e --shift 0.1 "
+                   "--pretrained unusual/model.safetensors");
+    check_says("unusual/model.safetensors: its image_size is 8, this run's is 16 (--image-size)");
+    ck_assert_msg(!strstr(text_of("log"), "validation_crop"), "%s", text_of("log"));
+    ck_assert_msg(!strstr(text_of("log"), "its lr"), "%s", text_of("log"));
+
+    /* A run that fine-tunes begins and goes on by one command line. */
+    for (int i = 0; i < 2; i++) {
+        drop_log();
+        check_runs("",
+                   FILES_RUN "--epochs 3 --val-interval 0 --steps %d --pretrained unusual/model.safetensors --output tuned "
+                             "--resume auto",
+                   i + 1);
+        check_says(i ? "resumed from tuned/checkpoint.safetensors: epoch 0, step 1" : "no checkpoint in tuned: training begins");
+    }
+    check_refused("either --resume FILE or --pretrained",
+                  FILES_RUN "--pretrained unusual/model.safetensors --resume tuned/checkpoint.safetensors");
+
+    /* A run that goes on from one folder does not replace another run's files in a second one. */
+#define MOVED FILES_RUN "--epochs 3 --val-interval 0 --steps 3 --resume tuned/checkpoint.safetensors --output "
+    check_refused("--output unusual has a checkpoint.safetensors: ", MOVED "unusual");
+    check_runs("", MOVED "unusual --overwrite");
+    check_runs("", MOVED "./tuned/../tuned");
+    check_refused("--resume auto goes on, and --overwrite begins anew", FILES_RUN "--output tuned --resume auto --overwrite");
+}
+END_TEST
+
+/* A batch norm has no statistics of one pixel of one image: said before the epoch. */
+START_TEST(test_last_batch_of_one_image)
+{
+#define LAST "-a resnet18 --stem small --width 8 --image-size 8 --num-classes 3 -j 1 -b 6 --epochs 1 --val-interval 0 "
+    check_refused("the last batch of an epoch has 1 images: a rank with one of them", LAST "--synthetic 7");
+    check_refused_on(2, "take another --batch-size, or --sync-bn", LAST "--synthetic 9");
+    check_runs(shardrun(2), LAST "--synthetic 9 --sync-bn");
+    check_runs(shardrun(2), LAST "--synthetic 10");
+    check_runs("", LAST "--synthetic 7 --steps 1");
 }
 END_TEST
 
@@ -587,6 +657,8 @@ int main(void)
     tcase_add_loop_test(images, test_resume_auto, 0, 2);
     tcase_add_test(images, test_save_async);
     tcase_add_test(images, test_resume_auto_one_file);
+    tcase_add_test(images, test_says_what_is_unusual);
+    tcase_add_test(images, test_last_batch_of_one_image);
     tcase_add_loop_test(images, test_fewer_classes_than_ranks, 0, sizeof few / sizeof *few);
     return test_run(suite);
 }

@@ -136,5 +136,11 @@ float *features_of(trainer *run, const char *title, image_source images, bool *i
     if (status == SHARD_OK && !*interrupted)
         all = gather(local, range.size, images.images, size);
     free(local);
+    for (int64_t i = 0; all && i < images.images * size; i++)
+        if (!isfinite(all[i])) { /* on all ranks: distances of such features would be sorted in some order */
+            free(all);
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: the features of image %" PRId64 " are not finite", title, i / size),
+                   NULL;
+        }
     return all;
 }

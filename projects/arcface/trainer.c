@@ -4,6 +4,7 @@
 #include "training_loss.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* Steps of an epoch: those of whole batches, as insightface. Of the rest a rank may have one image, of which a batch norm has no
  * statistics. */
@@ -61,6 +62,9 @@ static void introduce(trainer *run)
     for (int i = 0; i < run->data.count; i++)
         progress_say(&run->base.progress, "validation on %s: %" PRId64 " images", run->data.sets[i].name,
                      validation_set_images(&run->data.sets[i]).images);
+    image_folder_report(run->data.folder, &run->base.progress);
+    for (int i = 0; i < run->data.count; i++)
+        image_folder_report(run->data.sets[i].folder, &run->base.progress);
 }
 
 /* ---- checkpoints ---- */
@@ -90,6 +94,18 @@ static shard_status describe(trainer *run)
     return training_checkpoint_set_integer(of, "images", "DIR", TRAINING_WITHIN_EPOCH, run->data.images);
 }
 
+/* Features of images and their mirror images are others than those of images alone. A file may lack the setting. */
+static void report_flip(trainer *run)
+{
+    const options *wanted = run->options;
+    shard_metadata *found = NULL;
+    shard_tensors_destroy(shard_inspect(wanted->pretrained, &found));
+    const char *flip = found ? shard_metadata_get(found, "flip") : NULL, *own = wanted->no_flip ? "no" : "yes";
+    if (flip && strcmp(flip, own) != 0)
+        progress_say(&run->base.progress, "%s: its flip is %s, this run's is %s (--no-flip)", wanted->pretrained, flip, own);
+    shard_metadata_destroy(found);
+}
+
 /* --resume, or else --pretrained. */
 static shard_status load(trainer *run)
 {
@@ -97,6 +113,8 @@ static shard_status load(trainer *run)
     shard_status status = training_run_resume(&run->base);
     if (status == SHARD_OK && !run->base.resumed && wanted->pretrained) {
         status = network_load(run->base.model, wanted->pretrained);
+        if (status == SHARD_OK && wanted->training.evaluate)
+            report_flip(run);
         if (status == SHARD_OK)
             progress_say(&run->base.progress, "values of %s", wanted->pretrained);
     }

@@ -100,6 +100,8 @@ static shard_status check_text(const command_option *option, const char *text)
     const char *word = strchr(option->argument, '|');
     if (strcmp(option->argument, "TEXT") == 0 || (word && strcmp(text, word + 1) == 0))
         return SHARD_OK;
+    if (!text[0])
+        return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a %s, and its value is empty", option->name, option->argument);
     if (text[0] == '-')
         return shard_error(SHARD_ERROR_ARGUMENT, "--%s needs a %s, and \"%s\" is an option (write ./%s for a file of that name)",
                            option->name, option->argument, text, text);
@@ -205,6 +207,8 @@ static shard_status read_operand(const command_line *line, void *values, int arg
 {
     if (optind < argc && !line->operand)
         return shard_error(SHARD_ERROR_ARGUMENT, "\"%s\" belongs to no option; see --help", argv[optind]);
+    if (optind < argc && !argv[optind][0])
+        return shard_error(SHARD_ERROR_ARGUMENT, "the %s is empty; see --help", line->operand);
     if (optind < argc)
         *(const char **)((char *)values + line->operand_offset) = argv[optind++];
     if (optind < argc)
@@ -353,7 +357,7 @@ static void print_default(char *text, size_t bytes, const command_line *line, co
     snprintf(text, bytes, " (%s)", value);
 }
 
-/* The help of an option, with the word of its table, and its default. */
+/* The help of an option, with the word of its table, its second name and its default. */
 static void write_help(char *text, size_t bytes, const command_line *line, const command_option *option)
 {
     const char *hole = option->word ? strstr(option->help, "%s") : NULL;
@@ -362,6 +366,8 @@ static void write_help(char *text, size_t bytes, const command_line *line, const
     else
         snprintf(text, bytes, "%s", option->help);
     size_t used = strlen(text);
+    if (option->also)
+        used += (size_t)snprintf(text + used, bytes - used, "; also --%s", option->also);
     print_default(text + used, bytes - used, line, option);
 }
 

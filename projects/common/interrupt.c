@@ -28,20 +28,25 @@ static void on_signal(int number)
         _exit(128 + number);
 }
 
+static const int watched[] = {SIGINT, SIGTERM, SIGHUP};
+
 void interrupt_watch(void)
 {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaddset(&action.sa_mask, SIGINT);
-    sigaddset(&action.sa_mask, SIGTERM);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    for (int i = 0; i < 3; i++)
+        sigaddset(&action.sa_mask, watched[i]);
+    for (int i = 0; i < 3; i++)
+        if (watched[i] != SIGHUP || (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)) /* nohup's stays */
+            sigaction(watched[i], &action, NULL);
 }
 
 void interrupt_unwatch(void)
 {
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    struct sigaction set;
+    for (int i = 0; i < 3; i++)
+        if (sigaction(watched[i], NULL, &set) == 0 && set.sa_handler == on_signal)
+            signal(watched[i], SIG_DFL);
     if (first_signal)
         raise(first_signal);
 }

@@ -1,8 +1,8 @@
-/* Ctrl-C: the first one asks the run to finish its step and save, a second one ends it at once. */
+/* Ctrl-C, or the end of its terminal: the first one asks the run to finish its step and save, a second one ends it at once. */
 #ifndef COMMON_INTERRUPT_H
 #define COMMON_INTERRUPT_H
 
-/* Handles SIGINT and SIGTERM. */
+/* Handles SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup. */
 void interrupt_watch(void);
 
 /* Each signal ends the program at once again, also one that was received since interrupt_watch: for a run that has nothing to

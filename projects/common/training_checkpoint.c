@@ -7,9 +7,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- settings ---- */
@@ -61,6 +63,40 @@ static void set_added(training_checkpoint *of, const char *name, const char *opt
     training_checkpoint_set_missing(of, "");
 }
 
+/* The schedule by its options that count: "cosine to 0, a warmup of 5 epochs". */
+static void write_schedule(const training_options *wanted, char *text, size_t bytes)
+{
+    char a[64], b[64];
+    int used = snprintf(text, bytes, "%s", command_choice_name(training_schedule_choices, wanted->lr_schedule));
+    command_write_number(a, sizeof a, wanted->lr_schedule == SHARD_SCHEDULE_STEP ? wanted->lr_gamma : wanted->lr_min);
+    command_write_number(b, sizeof b, wanted->lr_power);
+    if (wanted->lr_schedule == SHARD_SCHEDULE_STEP)
+        used += snprintf(text + used, bytes - (size_t)used, ", times %s every %" PRId64 " epochs", a, wanted->lr_step_size);
+    else if (wanted->lr_schedule != SHARD_SCHEDULE_CONSTANT)
+        used += snprintf(text + used, bytes - (size_t)used, " to %s", a);
+    if (wanted->lr_schedule == SHARD_SCHEDULE_POLYNOMIAL)
+        used += snprintf(text + used, bytes - (size_t)used, ", power %s", b);
+    if (wanted->warmup_steps)
+        snprintf(text + used, bytes - (size_t)used, ", a warmup of %" PRId64 " steps", wanted->warmup_steps);
+    else if (wanted->warmup_epochs > 0)
+        snprintf(text + used, bytes - (size_t)used, ", a warmup of %s epochs",
+                 command_write_number(b, sizeof b, wanted->warmup_epochs));
+}
+
+/* Another value of these is legitimate, and easily one that was forgotten on the command line. */
+static void set_reported(training_checkpoint *of, const head_options *head)
+{
+    const training_options *wanted = of->options;
+    char schedule[TRAINING_SETTING_BYTES];
+    write_schedule(wanted, schedule, sizeof schedule);
+    training_checkpoint_set_integer(of, "epochs", "--epochs", TRAINING_GOES_ON_REPORTED, wanted->epochs);
+    training_checkpoint_set_number(of, "lr", "--lr", TRAINING_GOES_ON_REPORTED, wanted->lr);
+    training_checkpoint_set(of, "lr_schedule", "--lr-schedule", TRAINING_GOES_ON_REPORTED, schedule);
+    training_checkpoint_set_number(of, "head_lr", "--head-lr", TRAINING_GOES_ON_REPORTED, head->lr > 0 ? head->lr : wanted->lr);
+    training_checkpoint_set_number(of, "weight_decay", "--wd", TRAINING_GOES_ON_REPORTED, wanted->weight_decay);
+    training_checkpoint_set_number(of, "clip_grad", "--clip-grad", TRAINING_GOES_ON_REPORTED, wanted->clip_grad);
+}
+
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head)
 {
     const training_options *wanted = of->options;
@@ -70,6 +106,7 @@ shard_status training_checkpoint_set_options(training_checkpoint *of, const head
     set_added(of, "head_optimizer", "--head-optimizer", head_optimizer_name(head, wanted));
     set_added(of, "head_dtype", "--head-dtype", shard_dtype_name(head_dtype(head, wanted)));
     set_added(of, "head_rounding", "--head-rounding", head_rounding_name(head));
+    set_reported(of, head);
     training_checkpoint_set_integer(of, "batch_size", "--batch-size", TRAINING_WITHIN_EPOCH, wanted->batch);
     return training_checkpoint_set_integer(of, "seed", "--seed", TRAINING_WITHIN_EPOCH, wanted->seed);
 }
@@ -79,7 +116,7 @@ static shard_metadata *describe(const training_checkpoint *of, const training_po
     shard_metadata *metadata = shard_metadata_create();
     shard_metadata_set(metadata, "format", "pt");
     for (int i = 0; i < of->count; i++)
-        if (at || of->settings[i].when == TRAINING_ALWAYS || of->settings[i].when == TRAINING_NEVER)
+        if (at || of->settings[i].when == TRAINING_ALWAYS || of->settings[i].when == TRAINING_REPORTED)
             shard_metadata_set(metadata, of->settings[i].name, of->settings[i].value);
     if (!at)
         return metadata;
@@ -95,12 +132,26 @@ static shard_metadata *describe(const training_checkpoint *of, const training_po
 
 /* ---- saving ---- */
 
-/* A run that was to go on, but began anew, would replace the best model of the one before. */
+/* Whether the file of --resume is in --output, or in the folder of a step there. */
+static bool resumes_output(const training_options *wanted)
+{
+    char path[PATH_MAX], above[PATH_MAX + 4];
+    struct stat output, folder;
+    if (snprintf(path, sizeof path, "%s", wanted->resume) >= (int)sizeof path || stat(wanted->output, &output) != 0)
+        return false;
+    const char *parent = dirname(path);
+    snprintf(above, sizeof above, "%s/..", parent);
+    return (stat(parent, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino) ||
+           (stat(above, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino);
+}
+
+/* A run that begins anew, or goes on from another folder, would replace the best model of the run before. */
 static shard_status check_empty(const training_options *wanted)
 {
     static const char *const names[] = {"checkpoint.safetensors", "best.safetensors"};
     char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof names / sizeof *names && !wanted->resume && !wanted->overwrite; i++)
+    bool goes_on = wanted->resume && (training_resumes_auto(wanted) || resumes_output(wanted));
+    for (size_t i = 0; i < sizeof names / sizeof *names && !goes_on && !wanted->overwrite; i++)
         if (files_join(path, "--output", wanted->output, names[i]) == SHARD_OK && access(path, F_OK) == 0)
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
@@ -118,6 +169,8 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
         return SHARD_OK;
     if (!files_make_folder(output))
         shard_error(SHARD_ERROR_IO, "--output %s: %s", output, strerror(errno));
+    else if (access(output, W_OK | X_OK) != 0)
+        shard_error(SHARD_ERROR_IO, "--output %s cannot be written: %s", output, strerror(errno));
     shard_status status = SHARD_OK;
     if (!of->options->keep || !training_resumes_auto(of->options)) /* which has searched it, and left damaged ones out */
         status = shard_latest_checkpoint(output, INT64_MAX, &newest, path, sizeof path);
@@ -190,7 +243,7 @@ static shard_status save_all(training_checkpoint *of, const shard_tensors *all, 
     shard_status status = shard_last_status();
     if (status == SHARD_OK && best)
         status = save_as(of, all, metadata, "best.safetensors");
-    if (status == SHARD_OK && (best || of->latest_model))
+    if (status == SHARD_OK && (best || of->latest_model || at->best < 0))
         status = save_as(of, model, of_model, "model.safetensors");
     if (status == SHARD_OK)
         status =

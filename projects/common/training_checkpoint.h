@@ -18,12 +18,14 @@ typedef struct training_position {
     double best;        /* the best result of a validation, at least 0; below 0 before the first one */
 } training_position;
 
-/* Of which runs a setting must be the file's. */
+/* Of which runs a setting must be the file's. Of REPORTED settings another value is reported, and the run goes on with its own.
+ */
 typedef enum training_when {
     TRAINING_ALWAYS = 0,
-    TRAINING_GOES_ON,      /* of those that train */
-    TRAINING_WITHIN_EPOCH, /* of those that train and begin within an epoch */
-    TRAINING_NEVER,        /* it is there to be read */
+    TRAINING_GOES_ON,          /* of those that train */
+    TRAINING_WITHIN_EPOCH,     /* of those that train and begin within an epoch */
+    TRAINING_REPORTED,         /* of none: reported by all */
+    TRAINING_GOES_ON_REPORTED, /* of none: reported by those that train */
 } training_when;
 
 #define TRAINING_SETTING_BYTES 96 /* --margin's three numbers of 17 digits */
@@ -36,7 +38,7 @@ typedef struct training_setting {
     char value[TRAINING_SETTING_BYTES];
 } training_setting;
 
-#define TRAINING_MOST_SETTINGS 24
+#define TRAINING_MOST_SETTINGS 32
 
 /* --save-async: the files of a checkpoint that are written in the background, and what saves cost. */
 typedef struct training_saves {
@@ -75,23 +77,27 @@ shard_status training_checkpoint_set_hash(training_checkpoint *of, const char *n
 /* Sets `missing` of the setting that was added last. */
 void training_checkpoint_set_missing(training_checkpoint *of, const char *missing);
 
-/* Adds those of training_options.h: the optimizers, the last layer's dtype, --batch-size and --seed. */
+/* Adds those of training_options.h: the optimizers, the last layer's dtype, --batch-size and --seed; and, reported only,
+ * --epochs, the learning rates, their schedule, the weight decay and --clip-grad. */
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
 
-/* Makes the --output folder if it does not exist; does nothing without --output. Without --resume and --overwrite it must have no
- * checkpoint. With --keep, and without --resume auto, it must have none of a later step than `at`, where the run begins.
- * Collective over the world. */
+/* Makes the --output folder if it does not exist; does nothing without --output. Without --overwrite it must have no
+ * checkpoint, unless --resume goes on from one in it. With --keep, and without --resume auto, it must have none of a later step
+ * than `at`, where the run begins. Collective over the world. */
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
- * model's tensors alone as model.safetensors with the settings that are not about training. These two are complete before the
- * checkpoint. With --save-async the files are begun, and the tensors may change; a file that fails later does not stop the next
- * one. Does nothing without --output. Collective over the world. */
+ * model's tensors alone as model.safetensors with the settings that are not about training; before the first validation that file
+ * has the latest model. Both are complete before the checkpoint. With --save-async the files are begun, and the tensors may
+ * change; a file that fails later does not stop the next one. Does nothing without --output. Collective over the world. */
 shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best);
 
 /* Between two steps: finishes the save that --save-async has begun, if its values are written. Collective over the world. */
 shard_status training_checkpoint_poll(training_checkpoint *of);
+
+/* Says which REPORTED settings of a file's metadata are not the run's. */
+void training_checkpoint_report(const training_checkpoint *of, const shard_metadata *found, const char *path, progress *shown);
 
 /* At the end of training: waits for that save, and says for how long training waited in all. Collective over the world. */
 shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown);

@@ -103,7 +103,8 @@ const command_option training_validation_rows[] = {
 const command_option training_file_rows[] = {
     {COMMAND_TEXT, "output",
      "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
-     "optimizer); made if it is not there. Without --resume it must have no checkpoint",
+     "optimizer; before a validation the latest); made if it is not there. It must have no checkpoint, unless --resume goes on "
+     "from it",
      "DIR", AT(output)},
     {COMMAND_FLAG, "overwrite",
      "begin anew in an --output that has checkpoint.safetensors or best.safetensors, and replace them; folders of --keep stay, "
@@ -188,8 +189,8 @@ shard_status training_options_check(const training_options *wanted)
                            : wanted->save_every ? "save-every"
                            : wanted->save_async ? "save-async"
                                                 : "overwrite");
-    if (wanted->overwrite && wanted->resume)
-        return shard_error(SHARD_ERROR_ARGUMENT, "--resume goes on, and --overwrite begins anew: one of them");
+    if (wanted->overwrite && training_resumes_auto(wanted))
+        return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto goes on, and --overwrite begins anew: one of them");
     if (training_resumes_auto(wanted) && wanted->evaluate)
         return shard_error(SHARD_ERROR_ARGUMENT, "--resume auto is for training: give --evaluate the file");
     if (training_resumes_auto(wanted) && !wanted->output)

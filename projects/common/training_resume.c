@@ -39,6 +39,17 @@ static shard_status check_settings(const training_checkpoint *of, const shard_me
     return SHARD_OK;
 }
 
+void training_checkpoint_report(const training_checkpoint *of, const shard_metadata *found, const char *path, progress *shown)
+{
+    for (int i = 0; i < of->count; i++) {
+        const training_setting *own = &of->settings[i];
+        bool reported = own->when == TRAINING_REPORTED || (own->when == TRAINING_GOES_ON_REPORTED && of->epoch_steps > 0);
+        const char *value = reported ? shard_metadata_get(found, own->name) : NULL;
+        if (value && strcmp(value, own->value) != 0)
+            progress_say(shown, "%s: its %s is %s, this run's is %s (%s)", path, own->name, value, own->value, own->option);
+    }
+}
+
 /* ---- the position: each value of a file is checked before it is used ---- */
 
 #define MOST_COUNT ((int64_t)1 << 53) /* the options that determine it */
@@ -175,16 +186,17 @@ static shard_status resume_file(const training_checkpoint *of, const shard_tenso
     shard_tensors_destroy(shard_inspect(path, &found));
     if (found)
         read_position(of, found, path, &saved);
-    shard_metadata_destroy(found);
     shard_status status = shard_agree(shard_world()); /* a rank alone may have read other bytes */
     if (status == SHARD_OK)
         status = load_tensors(of, tensors, path, saved.at.step);
-    if (status != SHARD_OK)
-        return status;
-    *at = saved.at;
-    shard_set_random_state(saved.random);
-    progress_say(shown, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, at->epoch, at->step);
-    return SHARD_OK;
+    if (status == SHARD_OK) {
+        *at = saved.at;
+        shard_set_random_state(saved.random);
+        progress_say(shown, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, at->epoch, at->step);
+        training_checkpoint_report(of, found, path, shown);
+    }
+    shard_metadata_destroy(found);
+    return status;
 }
 
 /* Whether all ranks see the file; an error if some do. */

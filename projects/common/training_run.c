@@ -118,6 +118,20 @@ shard_status training_run_resume(training_run *run)
     return status;
 }
 
+/* Of options that are legitimate, and easily not what was meant. */
+static void warn(training_run *run)
+{
+    const training_options *wanted = run->options;
+    int64_t steps = wanted->epochs * run->checkpoint.epoch_steps, warmup = run->optimizers.schedule.warmup_steps;
+    steps = wanted->steps && wanted->steps < steps ? wanted->steps : steps;
+    if (!wanted->output)
+        progress_say(&run->progress, "without --output neither checkpoints nor the model are saved");
+    if (warmup > 0 && warmup >= steps)
+        progress_say(&run->progress,
+                     "the warmup has %" PRId64 " steps and the run %" PRId64 ": the learning rate does not reach --lr", warmup,
+                     steps);
+}
+
 shard_status training_run_open_files(training_run *run, int64_t num_classes)
 {
     const training_options *wanted = run->options;
@@ -131,6 +145,8 @@ shard_status training_run_open_files(training_run *run, int64_t num_classes)
         return shard_last_status();
     training_count_parameters(run->model, &of.local_parameters);
     run->metrics = metrics_open(files, of);
+    if (run->checkpoint.epoch_steps > 0)
+        warn(run);
     return shard_agree(shard_world()); /* one rank alone may write them */
 }
 

@@ -147,8 +147,8 @@ static shard_status check_model(const options *parsed)
                            parsed->accumulate, parsed->training.batch);
     if (parsed->shift > 0 && parsed->crop_scale != OPTIONS_CROP_SCALE)
         return shard_error(SHARD_ERROR_ARGUMENT, "--shift takes the place of crops: leave --crop-scale out, or --shift");
-    if (parsed->training.resume && parsed->pretrained)
-        return shard_error(SHARD_ERROR_ARGUMENT, "either --resume or --pretrained, not both");
+    if (parsed->training.resume && parsed->pretrained && !training_resumes_auto(&parsed->training))
+        return shard_error(SHARD_ERROR_ARGUMENT, "either --resume FILE or --pretrained, not both");
     if (parsed->pretrained_skip && !parsed->pretrained)
         return shard_error(SHARD_ERROR_ARGUMENT, "--pretrained-skip needs --pretrained");
     if (parsed->training.evaluate && !parsed->training.resume && !parsed->pretrained)

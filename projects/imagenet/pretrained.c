@@ -186,6 +186,9 @@ static shard_status check_names(const pretrained *loading)
 static shard_status load(pretrained *loading)
 {
     shard_status status = check_metadata(loading);
+    if (loading->run->options->training.evaluate) /* another run of training may be of other images */
+        training_checkpoint_report(&loading->run->base.checkpoint, loading->metadata, loading->path,
+                                   &loading->run->base.progress);
     if (status == SHARD_OK)
         status = check_skipped(loading);
     if (status == SHARD_OK)

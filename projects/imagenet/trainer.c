@@ -58,6 +58,23 @@ static shard_status make_model(trainer *run)
     return SHARD_OK;
 }
 
+/* A batch norm of one value has no statistics. The last feature map of small images is one pixel, so that a rank with one image
+ * in the last batch of an epoch would end the run there. */
+static shard_status check_last_batch(const trainer *run)
+{
+    const options *wanted = run->options;
+    int64_t rest = run->data.train_images % (wanted->training.batch / wanted->accumulate), last = train_steps(run);
+    int64_t ranks = wanted->sync_bn ? 1 : shard_group_size(run->batch_group);
+    bool pixel = wanted->image_size <= (wanted->stem == SHARD_RESNET_STEM_IMAGENET ? 32 : 8);
+    if (!pixel || rest == 0 || rest >= 2 * ranks || (wanted->training.steps && wanted->training.steps < last))
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "the last batch of an epoch has %" PRId64
+                       " images: a rank with one of them has no statistics for a batch norm "
+                       "at --image-size %" PRId64 "; take another --batch-size%s",
+                       rest, wanted->image_size, !wanted->sync_bn && rest > 1 ? ", or --sync-bn" : "");
+}
+
 static shard_status make_optimizers(trainer *run)
 {
     const options *wanted = run->options;
@@ -100,6 +117,8 @@ static void introduce(trainer *run)
                      run->data.train_images, run->data.val_images, train_steps(run));
     else
         progress_say(&run->base.progress, "%" PRId64 " images for validation", run->data.val_images);
+    image_folder_report(run->data.train_folder, &run->base.progress);
+    image_folder_report(run->data.val_folder, &run->base.progress);
 }
 
 /* Two steps' batches: those of one step are read after the next step is queued. */
@@ -113,7 +132,7 @@ static shard_status make_results(trainer *run)
 
 /* ---- checkpoints ---- */
 
-shard_status trainer_describe(trainer *run)
+static shard_status describe(trainer *run)
 {
     const options *wanted = run->options;
     training_checkpoint *of = &run->base.checkpoint;
@@ -128,7 +147,8 @@ shard_status trainer_describe(trainer *run)
     training_checkpoint_set_integer(of, "width", "--width", TRAINING_ALWAYS, wanted->width);
     training_checkpoint_set_missing(of, OPTIONS_WIDTH_TEXT);
     training_checkpoint_set_integer(of, "num_classes", "--num-classes", TRAINING_ALWAYS, run->data.num_classes);
-    training_checkpoint_set_integer(of, "image_size", "--image-size", TRAINING_NEVER, wanted->image_size);
+    training_checkpoint_set_integer(of, "image_size", "--image-size", TRAINING_REPORTED, wanted->image_size);
+    training_checkpoint_set(of, "validation_crop", "--shift", TRAINING_REPORTED, wanted->shift > 0 ? "none" : "center");
     margin_options_describe(&wanted->margin, of);
     training_checkpoint_set_options(of, &wanted->head);
     training_checkpoint_set_integer(of, "accumulate", "--accumulate", TRAINING_WITHIN_EPOCH, wanted->accumulate);
@@ -148,8 +168,12 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = dataset_check_identical(&run->data);
     if (status == SHARD_OK)
         status = make_model(run);
+    if (status == SHARD_OK)
+        status = describe(run);
     if (status == SHARD_OK && wanted->pretrained)
         status = pretrained_load(run, wanted->pretrained);
+    if (status == SHARD_OK && !wanted->training.evaluate)
+        status = check_last_batch(run);
     if (status == SHARD_OK && !wanted->training.evaluate)
         status = make_optimizers(run);
     if (status == SHARD_OK && wanted->cuda_graph && !wanted->training.evaluate)
@@ -158,8 +182,6 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = make_results(run);
     if (status == SHARD_OK)
         introduce(run);
-    if (status == SHARD_OK)
-        status = trainer_describe(run);
     if (status == SHARD_OK)
         status = training_run_resume(&run->base);
     if (status == SHARD_OK)

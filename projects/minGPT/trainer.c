@@ -129,7 +129,7 @@ shard_status trainer_blocks(const trainer *run, int set, int64_t shift, const in
 
 /* ---- the network and its optimizers ---- */
 
-/* Loads model.safetensors of --init-from, or the latest checkpoint of a run that has not validated yet. */
+/* Loads model.safetensors of --init-from, or the latest checkpoint: before a validation earlier versions had that alone. */
 static shard_status load_network(trainer *run)
 {
     static const char *const names[] = {"model.safetensors", "checkpoint.safetensors"};

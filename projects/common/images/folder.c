@@ -29,6 +29,7 @@ struct image_folder {
         size_t size, capacity;
     } names;
     name_list classes, images;
+    int64_t left_out; /* entries of the classes' folders that are no images by their names */
     int32_t *label; /* of each image */
     size_t label_capacity;
 };
@@ -130,8 +131,10 @@ static shard_status read_entries(image_folder *folder, DIR *directory, const cha
 {
     struct dirent *entry;
     while ((entry = next_entry(directory))) {
-        if (!has_image_suffix(entry->d_name))
+        if (!has_image_suffix(entry->d_name)) {
+            folder->left_out++;
             continue;
+        }
         shard_status status = add_name(folder, &folder->images, entry->d_name);
         if (status != SHARD_OK)
             return status;
@@ -262,6 +265,13 @@ int64_t image_folder_classes(const image_folder *folder)
 int64_t image_folder_images(const image_folder *folder)
 {
     return folder->images.count;
+}
+
+void image_folder_report(const image_folder *folder, progress *shown)
+{
+    if (folder && folder->left_out)
+        progress_say(shown, "%s: %" PRId64 " files or folders in its classes are not *.jpg, *.jpeg or *.png: they are left out",
+                     folder->split, folder->left_out);
 }
 
 const char *image_folder_class_name(const image_folder *folder, int64_t label)

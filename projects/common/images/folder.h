@@ -7,6 +7,8 @@
 #ifndef IMAGES_FOLDER_H
 #define IMAGES_FOLDER_H
 
+#include "progress.h"
+
 #include <shard/base.h>
 
 typedef struct image_folder image_folder;
@@ -25,6 +27,9 @@ void image_folder_close(image_folder *folder);
 int64_t image_folder_classes(const image_folder *folder);
 int64_t image_folder_images(const image_folder *folder);
 const char *image_folder_class_name(const image_folder *folder, int64_t label);
+
+/* Says how many files and folders in the classes' folders are left out, if there are some. NULL is ignored. */
+void image_folder_report(const image_folder *folder, progress *shown);
 
 /* The class of image 0 ... images - 1. */
 int64_t image_folder_label(const image_folder *folder, int64_t image);
