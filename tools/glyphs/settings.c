@@ -22,9 +22,10 @@ static const char usage[] = "usage: make-glyphs OUT [option ...]\n"
                             "  --size PIXELS      8 to 128 (32)\n"
                             "  --variants K       pictures of each character and training font: the plain one and K - 1\n"
                             "                     slightly turned, slanted, stretched and of other weight (1)\n"
-                            "  -j N               threads (one for each processor)\n"
+                            "  -j, --threads N    threads (one for each processor)\n"
                             "  --list             only prints which font has how many characters\n"
-                            "  --dry-run          also chooses the classes, but draws nothing\n";
+                            "  --dry-run          also chooses the classes, but draws nothing\n"
+                            "  -h, --help         prints this\n";
 
 static long parse_number(const char *name, const char *text, long low, long high)
 {
