@@ -476,6 +476,8 @@ static void refuses(shard_group *world, void *context)
     check_first(world, SHARD_ERROR_IO, "*cannot make directory */a_file: Not a directory");
     ck_assert_int_ne(shard_latest_checkpoint(scratch_path("a_file"), INT64_MAX, &step, path, sizeof path), SHARD_OK);
     check_first(world, SHARD_ERROR_IO, "*cannot read directory */a_file: Not a directory");
+    ck_assert_int_ne(shard_latest_checkpoint("", INT64_MAX, &step, path, sizeof path), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_latest_checkpoint: directory is empty: *");
     save(world, directory, 7);
     ck_assert_int_ne(shard_latest_checkpoint(directory, INT64_MAX, &step, small, sizeof small), SHARD_OK);
     check_error(SHARD_ERROR_ARGUMENT, "*a path of * bytes does not fit into 8");

@@ -2,6 +2,7 @@
  * on ranks that share the parameters out. */
 #include "support/host.h"
 #include "support/layers.h"
+#include "support/scratch.h"
 
 #include "device/device.h"
 #include "tensor/tensor.h"
@@ -540,6 +541,26 @@ START_TEST(test_refuses)
         check_error(shard_ema_update(ema), "shard_ema_update: *shard_ema_swap them back first");
         ck_assert_ptr_null(shard_ema_state_dict(ema));
         check_error(SHARD_ERROR_ARGUMENT, "shard_ema_state_dict: *shard_ema_swap them back first");
+        check_ok(shard_ema_swap(ema));
+        shard_tensors *state = shard_ema_state_dict(ema);
+        check_ok(shard_copy_from_host(shard_tensors_find(state, "n_averaged"), &(int64_t){-10}, sizeof(int64_t)));
+        check_error(shard_ema_update(ema), "shard_ema_update: n_averaged is -10, as it was loaded: *");
+        ck_assert_double_eq(value_at(p, 0), 1);
+        check_ok(shard_copy_from_host(shard_tensors_find(state, "n_averaged"), &(int64_t){0}, sizeof(int64_t)));
+
+        /* Between two swaps a list of averages has the parameters. */
+        const char *path = scratch_path("swapped.safetensors");
+        check_ok(shard_save(state, path, NULL));
+        check_ok(shard_ema_swap(ema));
+        check_error(shard_save(state, scratch_path("other.safetensors"), NULL),
+                    "shard_save: \"p\" is an average *shard_ema_swap first");
+        check_error(shard_load(state, path), "shard_load: \"p\" is an average *");
+        check_error(shard_load_state_dict(state, state), "*\"p\" is an average *");
+        ck_assert_ptr_null(shard_collect_state_dict(state, 0));
+        check_error(SHARD_ERROR_ARGUMENT, "*\"p\" is an average *");
+        check_ok(shard_ema_swap(ema));
+        check_ok(shard_load(state, path));
+        shard_tensors_destroy(state);
         shard_ema_destroy(ema);
         shard_ema_destroy(NULL);
         shard_optimizer_destroy(sgd);
@@ -632,6 +653,7 @@ END_TEST
 
 int main(void)
 {
+    scratch_open();
     Suite *suite = suite_create("ema");
     TCase *tcase = test_case(suite, "ema");
     tcase_add_loop_test(tcase, test_definition, 0, 2);
@@ -649,5 +671,7 @@ int main(void)
     tcase_add_test(tcase, test_refuses);
     tcase_add_test(tcase, test_shared_out_later);
     tcase_add_test(tcase, test_neighbours);
-    return test_run(suite);
+    int result = test_run(suite);
+    scratch_close();
+    return result;
 }

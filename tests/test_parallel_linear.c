@@ -481,6 +481,20 @@ static void tied(shard_group *world, void *context)
     double *values = values_of(shard_module_tensor(shard_module_child_at(model[0], 0), "weight"));
     check_part(shard_module_tensor(shard_module_child_at(model[1], 1), "weight"), values, 1e-13);
     free(values);
+
+    /* A conversion makes a new weight for the head: the embedding would keep the whole one. */
+    shard_module *plain = shard_nn_sequential(shard_nn_embedding(COUNT, DIM, -1, .dtype = SHARD_FLOAT64),
+                                              shard_nn_linear(DIM, COUNT, .bias = false, .dtype = SHARD_FLOAT64));
+    const char *path = scratch_path("not_tied.safetensors");
+    check_ok(shard_save_module(plain, path));
+    ck_assert_int_eq(shard_load_module(model[0], path), SHARD_ERROR_SHAPE);
+    check_error(SHARD_ERROR_SHAPE, "*\"0.weight\" and \"1.weight\" are one tensor here, and differ in the file");
+    check_ok(shard_module_set_parameter(plain, "1.weight", shard_module_tensor(plain, "0.weight")));
+    ck_assert_int_ne(shard_convert_parallel_linear(&plain, "1", SHARD_SPLIT_COLUMN, world, NULL), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_convert_parallel_linear: \"1\" shares its weight with \"0.weight\"*");
+    check_ok(shard_module_set_parameter(plain, "1.weight", shard_full(SHARD_SHAPE(COUNT, DIM), 1, .dtype = SHARD_FLOAT64)));
+    check_ok(shard_convert_parallel_linear(&plain, "1", SHARD_SPLIT_COLUMN, world, NULL));
+    shard_module_destroy(plain);
     shard_module_destroy(model[0]);
     shard_module_destroy(model[1]);
 }

@@ -104,8 +104,16 @@ static void check_inspect(const void *data, size_t bytes, const char *pattern)
 {
     const char *path = scratch_path("malformed");
     write_file(path, data, bytes);
-    ck_assert_ptr_null(shard_inspect(path, NULL));
+    shard_metadata *metadata = (void *)path; /* of no use after an error */
+    ck_assert_ptr_null(shard_inspect(path, &metadata));
+    ck_assert_ptr_null(metadata);
     check_error(SHARD_ERROR_FORMAT, pattern);
+    metadata = (void *)path;
+    shard_tensors *none = shard_tensors_create();
+    ck_assert_int_ne(shard_load_with_metadata(none, path, &metadata, .local = true), SHARD_OK);
+    ck_assert_ptr_null(metadata);
+    shard_clear_error();
+    shard_tensors_destroy(none);
 }
 
 START_TEST(test_malformed_length)

@@ -132,6 +132,39 @@ START_TEST(test_fails_after_error)
 }
 END_TEST
 
+/* A poll has the error of the save, also one after it: the save is never done. */
+static void polls_again(shard_group *world, void *context)
+{
+    (void)context;
+    bool last = shard_group_rank(world) == shard_group_size(world) - 1, done = false;
+    shard_tensors *state = make_state(world, NEW);
+    if (last)
+        file_calls_watch(fill_disk);
+    shard_async_save *save = shard_save_async(state, scratch_path("polled.safetensors"), NULL);
+    shard_status status = SHARD_OK;
+    while (status == SHARD_OK && !done)
+        status = shard_async_save_poll(save, &done);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(status, last ? SHARD_ERROR_IO : SHARD_ERROR_PEER);
+        check_error(status, "*polled.safetensors*");
+        ck_assert(!done);
+        status = shard_async_save_poll(save, &done);
+    }
+    shard_clear_error();
+    ck_assert_int_ne(shard_async_save_finish(save), SHARD_OK);
+    check_error(status, "*polled.safetensors*");
+    file_calls_watch(NULL);
+    ck_assert_int_eq(scratch_count(".tmp"), 0);
+    shard_tensors_destroy(state);
+}
+
+START_TEST(test_polls_again)
+{
+    run_job(sizes[_i], polls_again, NULL);
+    printf("cases: 1\n");
+}
+END_TEST
+
 /* ---- a rank that dies ---- */
 
 static bool killed_is_noticed; /* before the finish */
@@ -180,6 +213,7 @@ int main(void)
     TCase *tcase = test_case(suite, "errors");
     tcase_add_loop_test(tcase, test_error_between, 0, SIZES * BETWEEN);
     tcase_add_loop_test(tcase, test_fails_after_error, 0, SIZES);
+    tcase_add_loop_test(tcase, test_polls_again, 0, SIZES);
     tcase_add_loop_test(tcase, test_killed_rank, 0, 2);
     int failed = test_run(suite);
     scratch_close();

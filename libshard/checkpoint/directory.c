@@ -324,6 +324,8 @@ shard_status shard_latest_checkpoint(const char *directory, int64_t before, int6
     shard_require_identical("before %" PRId64, before);
     if (!directory || !step || !path)
         shard_null_argument("shard_latest_checkpoint", !directory ? "directory" : !step ? "step" : "path");
+    else if (!*directory)
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_latest_checkpoint: directory is empty: \".\" is the working directory");
     else if (shard_last_status() == SHARD_OK && shard_group_rank(shard_world()) == 0)
         newest = find_newest(directory, before);
     if (path && bytes > 0)

@@ -67,6 +67,8 @@ shard_status shard_header_write(shard_file *file, const shard_entry *entries, in
 shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
 {
     shard_safetensors header = {0};
+    if (metadata)
+        *metadata = NULL;
     if (!path) {
         shard_null_argument("shard_inspect", "path");
         return NULL;

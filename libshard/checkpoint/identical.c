@@ -15,7 +15,7 @@ static shard_status describe(shard_identical_lines *a, const char *function, con
         const shard_tensor *tensor = shard_tensors_at(tensors, i);
         const char *name = shard_tensors_name(tensors, i);
         shard_shape shape = shard_tensor_whole_shape(tensor);
-        SHARD_TRY(shard_check_not_partial(function, name, tensor));
+        SHARD_TRY(shard_check_saved(function, name, tensor));
         SHARD_TRY(shard_identical_lines_add(a, shard_format("\"%s\" %s %s %s", name, shard_dtype_name(tensor->dtype),
                                                             shard_shape_text(&shape),
                                                             shard_placement_text(shard_local_placement(tensor)))));

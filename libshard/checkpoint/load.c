@@ -60,6 +60,24 @@ static void find_unexpected(const loading *l, shard_fit *fit)
     }
 }
 
+/* A tensor with two names, as a tied weight, has one value: that of the last name would stay. */
+static shard_status check_shared(const loading *l)
+{
+    for (int64_t i = 0; i < shard_tensors_count(l->tensors) && l->header.checksums; i++) {
+        const char *own = shard_tensors_name(l->tensors, i), *first = own;
+        const shard_entry *here = l->entries[i], *there = NULL;
+        for (int64_t j = 0; j < i && here && !there; j++)
+            if (shard_tensors_at(l->tensors, j) == shard_tensors_at(l->tensors, i)) {
+                there = l->entries[j];
+                first = shard_tensors_name(l->tensors, j);
+            }
+        if (there && there->dtype == here->dtype && there->checksum != here->checksum)
+            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" and \"%s\" are one tensor here, and differ in the file", l->path,
+                               first, own);
+    }
+    return SHARD_OK;
+}
+
 static shard_status match_all(loading *l)
 {
     int64_t count = shard_tensors_count(l->tensors);
@@ -70,7 +88,7 @@ static shard_status match_all(loading *l)
     for (int64_t i = 0; i < count; i++) {
         const shard_tensor *tensor = shard_tensors_at(l->tensors, i);
         const char *own = shard_tensors_name(l->tensors, i);
-        SHARD_TRY(shard_check_not_partial("shard_load", own, tensor));
+        SHARD_TRY(shard_check_saved("shard_load", own, tensor));
         char *name = shard_format("%s%s", l->options.prefix ? l->options.prefix : "", own);
         if (!name)
             return shard_last_status();
@@ -78,7 +96,8 @@ static shard_status match_all(loading *l)
         free(name);
     }
     find_unexpected(l, &fit);
-    return shard_fit_report(&fit, l->path);
+    SHARD_TRY(shard_fit_report(&fit, l->path));
+    return check_shared(l);
 }
 
 static shard_status prepare(loading *l)
@@ -257,6 +276,8 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
     shard_tensors *kept = shard_tensors_kept(tensors, true);
     loading l = {.world = options.local ? NULL : shard_world(), .tensors = kept, .path = path, .options = options};
     shard_metadata *found = NULL;
+    if (metadata)
+        *metadata = NULL;
     prepare(&l);
     if (check_same_file(&l) == SHARD_OK) {
         if (metadata)

@@ -39,7 +39,7 @@ static shard_status match(loading *l, int64_t index, const char *name, shard_fit
             shard_complain(&fit->missing, "%s", shard_quoted(name));
         return SHARD_OK;
     }
-    SHARD_TRY(shard_check_not_partial(l->function, name, from));
+    SHARD_TRY(shard_check_saved(l->function, name, from));
     shard_shape shape = shard_tensor_whole_shape(from), whole = shard_tensor_whole_shape(tensor);
     shard_fit_compare(fit, name, tensor, &shape, from->dtype, l->options.convert);
     if (shard_fit_shapes(&shape, &whole) && !is_whole(from) && shard_first_element(from, tensor) < 0)
@@ -68,7 +68,7 @@ static shard_status match_all(loading *l)
         return shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         const char *own = shard_tensors_name(l->tensors, i);
-        SHARD_TRY(shard_check_not_partial(l->function, own, shard_tensors_at(l->tensors, i)));
+        SHARD_TRY(shard_check_saved(l->function, own, shard_tensors_at(l->tensors, i)));
         char *name = shard_format("%s%s", prefix, own);
         shard_status status = name ? match(l, i, name, &fit) : shard_last_status();
         free(name);

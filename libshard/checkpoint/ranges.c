@@ -83,8 +83,13 @@ const shard_shape *shard_local_shape(const shard_tensor *tensor)
     return shard_flat_range_of(tensor) ? &shard_flat_range_of(tensor)->shape : &tensor->shape;
 }
 
-shard_status shard_check_not_partial(const char *function, const char *name, const shard_tensor *tensor)
+shard_status shard_check_saved(const char *function, const char *name, const shard_tensor *tensor)
 {
+    if (shard_leaf_of(tensor)->exchanged)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: %s is an average that has its parameter's values, and the parameter has its own: call "
+                           "shard_ema_swap first",
+                           function, shard_quoted(name));
     if (tensor->placement.kind == SHARD_PARTIAL)
         return shard_error(SHARD_ERROR_SHAPE,
                            "%s: %s is partial, a summand of the whole value: call shard_reduce_from_group first", function,

@@ -31,8 +31,9 @@ int64_t shard_first_element(const shard_tensor *from, const shard_tensor *to);
 const shard_placement *shard_local_placement(const shard_tensor *tensor);
 const shard_shape *shard_local_shape(const shard_tensor *tensor);
 
-/* SHAPE for a PARTIAL tensor; function and name are for the text. */
-shard_status shard_check_not_partial(const char *function, const char *name, const shard_tensor *tensor);
+/* Whether a state dict can be saved or loaded with the tensor: SHAPE if it is PARTIAL, ARGUMENT if it is an average in its
+ * parameter's place. function and name are for the text. */
+shard_status shard_check_saved(const char *function, const char *name, const shard_tensor *tensor);
 
 /* A list with the tensors that this rank keeps: a flat range replaces a tensor whose values are gathered when they
  * are needed. idle: whether idle tensors are included. NULL for NULL, or with the error set. */

@@ -76,7 +76,7 @@ static bool may_be_missing(const shard_tensors *whole, const char *name, const s
 
 static shard_status take(shard_tensors *list, const char *name, const shard_tensor *like, const shard_tensors *whole)
 {
-    SHARD_TRY(shard_check_not_partial("shard_relocate_state_dict", name, like));
+    SHARD_TRY(shard_check_saved("shard_relocate_state_dict", name, like));
     if (may_be_missing(whole, name, like))
         return shard_tensors_add_idle(list, name, like->shape, like, is_partitioned(like) ? like : NULL);
     shard_tensor *from = find_whole(whole, name, like);

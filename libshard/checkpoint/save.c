@@ -24,7 +24,7 @@ static shard_status check_local(const shard_saving *s)
     for (int64_t i = 0; i < shard_tensors_count(s->tensors); i++) {
         const shard_tensor *tensor = shard_tensors_at(s->tensors, i);
         const char *name = shard_tensors_name(s->tensors, i);
-        SHARD_TRY(shard_check_not_partial(s->function, name, tensor));
+        SHARD_TRY(shard_check_saved(s->function, name, tensor));
         if (tensor->placement.kind == SHARD_SPLIT || shard_flat_range_of(tensor))
             return shard_error(
                 SHARD_ERROR_SHAPE, "%s: %s is %s, and .local saves whole tensors: call shard_collect_state_dict first",

@@ -285,7 +285,9 @@ shard_status shard_async_save_poll(shard_async_save *save, bool *done)
     SHARD_TRY(shard_group_all_reduce(save->saving.world, NULL, &ended, 1, SHARD_INT32, SHARD_MIN));
     if (ended && save->phase < COMPLETE)
         SHARD_TRY(advance(save));
-    *done = save->phase >= COMPLETE;
+    if (save->phase == FAILED) /* on all ranks, in an earlier poll */
+        return shard_put_back_error(&save->error), shard_last_status();
+    *done = save->phase == COMPLETE;
     return SHARD_OK;
 }
 

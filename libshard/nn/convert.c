@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The first rank sends values to the others in row blocks of at most this many bytes. */
 #define BLOCK_BYTES ((int64_t)16 << 20)
@@ -19,7 +20,8 @@ typedef struct conversion {
     const char *pattern;
     shard_split split;
     shard_group *group;
-    int64_t multiple; /* that of the layer that is converted */
+    shard_tensors *parameters; /* of the module, as it was given: a tensor that several layers share is there several times */
+    int64_t multiple;          /* that of the layer that is converted */
     int converted, split_already;
 } conversion;
 
@@ -157,12 +159,36 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
     return shard;
 }
 
+/* A layer that shares the weight would keep the whole one, and train apart. */
+static shard_status check_unshared(const conversion *c, const char *name, const shard_tensor *weight)
+{
+    const char *other = NULL;
+    int uses = 0;
+    for (int64_t i = 0; i < shard_tensors_count(c->parameters); i++) {
+        if (shard_tensors_at(c->parameters, i) != weight)
+            continue;
+        size_t length = strlen(name);
+        const char *found = shard_tensors_name(c->parameters, i);
+        uses++;
+        other = strncmp(found, name, length) != 0 || found[length] != '.' ? found : other;
+    }
+    if (uses < 2)
+        return SHARD_OK;
+    return shard_error(
+        SHARD_ERROR_ARGUMENT,
+        "%s: \"%s\" shares its weight with \"%s\", which would keep the whole one: convert both layers, then share "
+        "the new weight by shard_module_set_parameter",
+        c->function, name, other ? other : "another layer");
+}
+
 /* Replaces the layer. NULL with the error set. */
 static shard_module *convert_one(conversion *c, const char *name, shard_module *old)
 {
     const shard_split_layer *layer = c->layer;
     shard_tensor *old_weight = shard_module_tensor(old, "weight"), *old_bias = shard_module_optional(old, "bias");
     c->multiple = layer->split_of(old)->multiple;
+    if (check_unshared(c, name, old_weight) != SHARD_OK)
+        return shard_group_fail(c->group), NULL;
     if (shard_check_multiple(c->function, old_weight->shape.dim[layer->weight_dim[c->split]], c->multiple) != SHARD_OK)
         return shard_group_fail(c->group), NULL;
     shard_scope scope;
@@ -228,6 +254,9 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
                     c->function);
         return shard_group_fail(c->group);
     }
+    c->parameters = shard_parameters(*module);
+    if (!c->parameters)
+        return shard_group_fail(c->group);
     if (is_wanted(c, *module, "")) {
         shard_module *parallel = convert_one(c, "", *module);
         if (parallel)
@@ -240,6 +269,7 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
         else
             shard_error(SHARD_ERROR_ARGUMENT, "%s: no %s layer's name matches \"%s\"", c->function, name, pattern);
     }
+    shard_tensors_destroy(c->parameters);
     SHARD_TRY(shard_agree(c->group));
     if (converted)
         *converted = c->converted;

@@ -193,6 +193,9 @@ static shard_status update(shard_ema *ema)
     int64_t *updates = shard_tensor_memory_to_write(ema->updates);
     if (!updates)
         return shard_last_status();
+    if (*updates < 0)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_ema_update: n_averaged is %" PRId64 ", as it was loaded: it counts updates", *updates);
     double decay = ema->options.decay, early = (1.0 + (double)*updates) / (10.0 + (double)*updates);
     if (ema->options.warmup && early < decay)
         decay = early;
@@ -277,6 +280,11 @@ shard_status shard_ema_swap(shard_ema *ema)
         return status;
     }
     ema->swapped = !ema->swapped;
+    for (int64_t i = 0; i < ema->count; i++) {
+        const shard_tensor *value = ema->averages[i].value;
+        if (value && !shard_tensor_is_idle(value))
+            value->leaf->exchanged = ema->swapped;
+    }
     return shard_optimizer_publish(ema->optimizer, true);
 }
 

@@ -71,6 +71,7 @@ typedef struct shard_leaf {
     shard_flat_range *flat_range; /* NULL: the tensor is no flat range of another tensor */
     shard_tensor *local_range;    /* of a tensor with a materializer: the flat range that this rank has; a reference */
     bool optional;                /* zeros until it is first written to; until then files do not have it and need not have it */
+    bool exchanged;               /* an average that has its parameter's values, and the parameter the average's */
     shard_derived *derived;
     struct shard_rows *rows; /* op/rows.h, of a weight that is streamed in row blocks; reset by the code that set it */
 } shard_leaf;
@@ -99,6 +100,6 @@ shard_status shard_recipe_follow(shard_tensor *tensor, void *memory);
 shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_region *region, void *memory);
 /* ARGUMENT, in the name of the public function, if no distribution has these parameters. */
 shard_status shard_check_uniform(const char *function, shard_dtype dtype, double low, double high);
-shard_status shard_check_normal(const char *function, double mean, double std);
+shard_status shard_check_normal(const char *function, shard_dtype dtype, double mean, double std);
 
 #endif
