@@ -303,6 +303,30 @@ static void reduces_summands(shard_group *world, void *context)
         x = rank == 1 ? summand(rank, world) : shard_ones(SHARD_SHAPE(2));
         ck_assert_int_ne(shard_all_reduce(x, SHARD_MAX, world), SHARD_OK);
         check_error(rank == 1 ? SHARD_ERROR_UNSUPPORTED : SHARD_ERROR_PEER, "rank 1: shard_all_reduce: no rule *");
+
+        /* Shards of one group's ranks are not the same elements; those of the other group's are. */
+        x = shard_as_split(shard_full(SHARD_SHAPE(2), rank), 0, model, rank % 2 * 2, 4);
+        shard_group *const mixing[] = {model, world};
+        for (int i = 0; i < 2; i++) {
+            ck_assert_int_eq(shard_all_reduce(x, SHARD_SUM, mixing[i]), SHARD_ERROR_UNSUPPORTED);
+            check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_all_reduce: no rule for *split*");
+            ck_assert_int_eq(shard_broadcast(x, 0, mixing[i]), SHARD_ERROR_UNSUPPORTED);
+            check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_broadcast: no rule for *split*");
+        }
+        check_ok(shard_all_reduce(x, SHARD_SUM, data));
+        ck_assert_double_eq(value_at(x, 1), 2 * (rank % 2) + 2);
+
+        /* A gradient before a gather: its summands are summed, and nothing else. */
+        shard_tensor *leaf = shard_full(SHARD_SHAPE(1), 1, .requires_grad = true);
+        check_ok(shard_backward(shard_sum(shard_gather_from_group(leaf, 0, model))));
+        ck_assert_int_eq(shard_all_reduce(shard_grad(leaf), SHARD_MAX, model), SHARD_ERROR_UNSUPPORTED);
+        check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_all_reduce: a gradient of shape *still to be summed over 2 ranks*");
+        ck_assert_int_eq(shard_broadcast(shard_grad(leaf), 0, world), SHARD_ERROR_UNSUPPORTED);
+        check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_broadcast: a gradient of shape *still to be summed over 2 ranks*");
+        check_ok(shard_all_reduce(shard_grad(leaf), SHARD_MAX, data));
+        check_ok(shard_all_reduce(shard_grad(leaf), SHARD_SUM, model));
+        ck_assert_double_eq(value_at(shard_grad(leaf), 0), 2);
+        check_ok(shard_broadcast(shard_grad(leaf), 0, model)); /* the sum is there now */
     }
     shard_mesh_destroy(mesh);
 }

@@ -611,6 +611,39 @@ START_TEST(reshapes_one_as_several)
 }
 END_TEST
 
+/* Of a loss that is split each rank may have one element, which is no scalar. */
+static void check_split_loss(shard_group *world, void *context)
+{
+    (void)context;
+    int rank = shard_group_rank(world);
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_as_split(shard_ones(SHARD_SHAPE(1)), 0, world, rank, 2);
+        shard_set_requires_grad(x, true);
+        ck_assert_int_eq(shard_backward(shard_scale(x, 2)), SHARD_ERROR_SHAPE);
+        check_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape [[]2], not one *");
+        ck_assert_ptr_null(shard_grad(x));
+    }
+}
+
+START_TEST(refuses_a_split_loss)
+{
+    run_ranks(2, check_split_loss);
+}
+END_TEST
+
+/* Over one rank the local shard is the whole tensor. */
+START_TEST(refuses_a_part_of_one_rank)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
+        check_refused(shard_as_split(x, 0, NULL, 0, 4), SHARD_ERROR_SHAPE, "shard_as_split: over one rank *2 of 4 elements*");
+        ck_assert_ptr_nonnull(shard_as_split(x, 1, NULL, 0, 3));
+    }
+}
+END_TEST
+
 /* A group is its ranks: a tensor over the world goes with one over another group of all ranks. */
 static void check_equal_groups(shard_group *world, void *context)
 {
@@ -725,6 +758,8 @@ int main(void)
     tcase_add_test(tcase, refuses_other_ranges);
     tcase_add_test(tcase, reshapes_what_is_clear);
     tcase_add_test(tcase, reshapes_one_as_several);
+    tcase_add_test(tcase, refuses_a_split_loss);
+    tcase_add_test(tcase, refuses_a_part_of_one_rank);
     tcase_add_test(tcase, groups_of_the_same_ranks);
     tcase_add_test(tcase, groups_of_one_rank);
     tcase_add_test(tcase, gradients_of_summands);

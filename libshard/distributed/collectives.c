@@ -91,6 +91,29 @@ shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group)
 
 /* ---- in place ---- */
 
+/* Whether several ranks of the group have other elements of x at the same places. */
+static bool mixes_shards(const shard_tensor *x, const shard_group *group)
+{
+    return x->placement.kind == SHARD_SPLIT && shard_group_common(x->placement.group, group) > 1;
+}
+
+/* Whether x, a leaf's gradient, is to be summed over several ranks of the group. The error is set then. */
+static bool refuse_summand(const char *function, const shard_tensor *x, const shard_group *group)
+{
+    for (int i = 0; i < x->pending.count; i++) {
+        int common = shard_group_common(x->pending.group[i], group);
+        if (common > 1) {
+            shard_error(
+                SHARD_ERROR_UNSUPPORTED,
+                "%s: a gradient of shape %s that is still to be summed over %d ranks of the group: take the sum first, by "
+                "shard_all_reduce with SHARD_SUM",
+                function, shard_shape_text(&x->shape), common);
+            return true;
+        }
+    }
+    return false;
+}
+
 shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group)
 {
     SHARD_FUNCTION("shard_all_reduce");
@@ -99,10 +122,12 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
         return shard_group_fail(group);
     }
     bool partial = x->placement.kind == SHARD_PARTIAL;
-    if (partial && op != SHARD_SUM) {
+    if ((partial && op != SHARD_SUM) || mixes_shards(x, group)) {
         shard_refuse_placement("shard_all_reduce", x);
         return shard_group_fail(group);
     }
+    if (op != SHARD_SUM && refuse_summand("shard_all_reduce", x, group))
+        return shard_group_fail(group);
     shard_require_identical("shape %s", shard_shape_text(&x->shape));
     SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
     if (op == SHARD_SUM)
@@ -119,10 +144,12 @@ shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
         shard_null_argument("shard_broadcast", "x");
         return shard_group_fail(group);
     }
-    if (x->placement.kind == SHARD_PARTIAL && shard_group_common(x->placement.group, group) > 1) {
+    if ((x->placement.kind == SHARD_PARTIAL && shard_group_common(x->placement.group, group) > 1) || mixes_shards(x, group)) {
         shard_refuse_placement("shard_broadcast", x);
         return shard_group_fail(group);
     }
+    if (refuse_summand("shard_broadcast", x, group))
+        return shard_group_fail(group);
     shard_require_identical("shape %s", shard_shape_text(&x->shape));
     return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);
 }

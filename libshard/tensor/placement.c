@@ -59,6 +59,11 @@ static shard_tensor *as_split(const char *function, shard_tensor *tensor, int di
     if (shard_shape_check(function, &whole_shape, tensor->dtype, &numel) != SHARD_OK)
         return NULL;
     bool splits = shard_group_size(group) > 1;
+    if (!splits && tensor->shape.dim[dim] != whole)
+        return shard_fail_null(SHARD_ERROR_SHAPE,
+                               "%s: over one rank the shard is the whole tensor, and %" PRId64 " of %" PRId64
+                               " elements are given",
+                               function, tensor->shape.dim[dim], whole);
     bool pending = shard_has_recipe(tensor) && !tensor->storage->memory && (splits || shard_is_local(tensor));
     shard_tensor *view = pending ? shard_tensor_like(tensor) : shard_detach(tensor);
     if (!view || !shard_make_leaf(view))
