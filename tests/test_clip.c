@@ -207,7 +207,9 @@ static void not_finite_together(shard_group *world, void *context)
             sgd[i] = sgd_of_list(list, .lr = 1.0);
         }
         check_ok(shard_backward(shard_add(shard_sum(p[0]), shard_scale(shard_sum(p[1]), INFINITY))));
-        double norm;
+        double norm = 5;
+        check_error(shard_clip_grad_norm_of(sgd, 2, -1.0, &norm), "*shard_clip_grad_norm_of: max_norm -1*");
+        ck_assert(isnan(norm));
         check_error(shard_clip_grad_norm_of(sgd, 2, 1.0, &norm, .error_if_nonfinite = true), "shard_clip_grad_norm_of: *inf*");
         ck_assert(isinf(norm));
         for (int i = 0; i < 2; i++)
@@ -391,7 +393,7 @@ static void one_clips_nothing(shard_group *world, void *context)
             check_error(status, "*no memory to clip");
         check_ok(shard_last_status());
         check_error(shard_step(sgd),
-                    "rank 1 calls shard_step with clip value 0 while rank 0 calls shard_step with clip value 0.5");
+                    "rank 1 calls shard_step with no clip value while rank 0 calls shard_step with clip value 0.5");
         ck_assert_double_eq(value_at(p, 0), 1);
         check_ok(shard_clip_grad_value(sgd, 0.5)); /* again, on all ranks */
         check_ok(shard_step(sgd));

@@ -580,6 +580,24 @@ START_TEST(refuses_probabilities)
 }
 END_TEST
 
+/* NULL for an option is its default; after an error it may be the result of the operation that failed. */
+START_TEST(refuses_a_failed_option)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *logits = shard_zeros(SHARD_SHAPE(2, 3)), *labels = LABELS(0, 1);
+        shard_tensor *sample = shard_sample_classes(labels, logits, 0.5, 1, -1);
+        ck_assert_ptr_null(sample);
+        ck_assert_ptr_null(shard_cross_entropy(logits, labels, .sample = sample));
+        ck_assert_ptr_null(shard_linear_cross_entropy(logits, shard_zeros(SHARD_SHAPE(4, 3)), NULL, labels, .sample = sample));
+        for (shard_reduction reduction = SHARD_REDUCTION_MEAN; reduction <= SHARD_REDUCTION_NONE; reduction++)
+            ck_assert_ptr_null(shard_binary_cross_entropy_with_logits(logits, shard_zeros(SHARD_SHAPE(2, 3)), .weight = sample,
+                                                                      .reduction = reduction));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_sample_classes: *");
+    }
+}
+END_TEST
+
 START_TEST(refuses_row_weights)
 {
     SHARD_SCOPE
@@ -767,6 +785,7 @@ int main(void)
     tcase_add_test(errors, refuses_labels);
     tcase_add_test(errors, refuses_probabilities);
     tcase_add_test(errors, refuses_weights);
+    tcase_add_test(errors, refuses_a_failed_option);
     tcase_add_test(errors, refuses_row_weights);
     tcase_add_test(errors, refuses_factors);
     tcase_add_test(errors, refuses_options);

@@ -39,8 +39,11 @@ START_TEST(from_memory)
         shard_tensor *empty = shard_from_memory(memory, SHARD_SHAPE(0, 3), SHARD_FLOAT32, cpu, count_release, &released);
         ck_assert_int_eq(shard_numel(empty), 0);
         ck_assert_int_eq(released, 2); /* at once */
+        empty = shard_from_memory(NULL, SHARD_SHAPE(3, 0), SHARD_FLOAT32, cpu, count_release, &released);
+        ck_assert_int_eq(shard_numel(empty), 0);
+        ck_assert_int_eq(released, 3);
     }
-    ck_assert_int_eq(released, 2);
+    ck_assert_int_eq(released, 3);
     ck_assert_int_eq(shard_get_memory_stats(cpu).current, before);
 }
 END_TEST

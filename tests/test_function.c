@@ -31,6 +31,15 @@ static void other_clip_value(shard_optimizer *optimizer, bool odd)
     shard_optimizer_zero_grad(optimizer);
 }
 
+/* The value 0 clips, too. */
+static void no_clip_value(shard_optimizer *optimizer, bool odd)
+{
+    if (!odd)
+        shard_clip_grad_value(optimizer, 0);
+    shard_step(optimizer);
+    shard_optimizer_zero_grad(optimizer);
+}
+
 static void other_norm(shard_optimizer *optimizer, bool odd)
 {
     shard_clip_grad_norm(optimizer, odd ? 0.5 : 1.0, NULL);
@@ -164,6 +173,7 @@ static void other_count(shard_optimizer *optimizer, bool odd)
 static const difference differences[] = {
     {other_rate, "rank 1 calls shard_step with lr 0.3 while ranks 0 and 2 call shard_step with lr 0.2"},
     {other_clip_value, "rank 1 calls shard_step with clip value 0.5 while ranks 0 and 2 call shard_step with clip value 1"},
+    {no_clip_value, "rank 1 calls shard_step with no clip value while ranks 0 and 2 call shard_step with clip value 0"},
     {other_norm,
      "rank 1 calls shard_clip_grad_norm * with max_norm 0.5 while ranks 0 and 2 call shard_clip_grad_norm * with max_norm 1"},
     {other_momentum, "rank 1 calls shard_step with momentum 0.8, * while ranks 0 and 2 call shard_step with momentum 0.9, *"},

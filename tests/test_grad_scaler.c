@@ -344,6 +344,29 @@ START_TEST(takes_a_factor)
         check_error(SHARD_ERROR_ARGUMENT, "shard_grad_scaler_set_scale: *");
     }
     ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 8);
+
+    /* A file may have any: no step is made by it, and the next one is with another. */
+    shard_tensors *state = shard_grad_scaler_state_dict(scaler);
+    shard_tensor *scale = shard_tensors_find(state, "scale"), *tracker = shard_tensors_find(state, "growth_tracker");
+    static const float loaded[] = {0, -1, NAN, INFINITY, 1e-39f};
+    for (size_t i = 0; i < sizeof loaded / sizeof *loaded; i++) {
+        check_ok(shard_copy_from_host(scale, &loaded[i], sizeof loaded[i]));
+        back(scaler, &s, 2);
+        check_error(shard_grad_scaler_step(scaler, s.sgd), "shard_grad_scaler: the scale is *, as it was loaded: *");
+        ck_assert_double_eq(value_at(s.w, 0), 0.5);
+        shard_optimizer_zero_grad(s.sgd);
+    }
+    int64_t steps[] = {INT64_MAX, INT64_MIN};
+    check_ok(shard_grad_scaler_set_scale(scaler, 8));
+    for (int i = 0; i < 2; i++) {
+        check_ok(shard_copy_from_host(tracker, &steps[i], sizeof steps[i]));
+        back(scaler, &s, 2);
+        check_ok(shard_grad_scaler_step(scaler, s.sgd));
+        check_ok(shard_grad_scaler_update(scaler));
+        ck_assert_int_eq((int64_t)shard_item(tracker), i);
+        ck_assert_double_eq(shard_grad_scaler_get_scale(scaler), 16); /* the first has grown */
+    }
+    shard_tensors_destroy(state);
     shard_grad_scaler_destroy(scaler);
     shard_optimizer_destroy(s.sgd);
     shard_release(s.w);

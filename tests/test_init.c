@@ -281,6 +281,11 @@ START_TEST(test_refuses)
             ck_assert(isfinite(shard_item(shard_uniform(SHARD_SCALAR, 0.0, most[i], .dtype = dtypes[i]))));
         check_refused(shard_normal(SHARD_SHAPE(2), 0.0, -1.0), SHARD_ERROR_ARGUMENT, "shard_normal: mean 0, std -1:*");
         check_refused(shard_normal(SHARD_SHAPE(2), INFINITY, 1.0), SHARD_ERROR_ARGUMENT, "shard_normal: mean inf*");
+        check_refused(shard_normal(SHARD_SHAPE(2), 1e39, 1.0), SHARD_ERROR_ARGUMENT, "shard_normal: mean 1e+39*float32");
+        check_refused(shard_normal(SHARD_SHAPE(2), 0.0, 7e4, .dtype = SHARD_FLOAT16), SHARD_ERROR_ARGUMENT,
+                      "*std 70000:*float16");
+        check_status(shard_nn_init_normal(x, -1e39, 1), SHARD_ERROR_ARGUMENT, "shard_nn_init_normal: mean -1e+39*float32");
+        ck_assert(isfinite(shard_item(shard_normal(SHARD_SCALAR, 1e39, 1.0, .dtype = SHARD_FLOAT64))));
     }
 }
 END_TEST

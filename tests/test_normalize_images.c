@@ -84,9 +84,13 @@ START_TEST(test_refuses)
         ck_assert_ptr_null(shard_normalize_images(shard_zeros(SHARD_SCALAR, .dtype = SHARD_UINT8), mean, deviation, SHARD_FLOAT32));
         check_error(SHARD_ERROR_SHAPE, "shard_normalize_images: a tensor of shape \\[]; *");
         ck_assert_ptr_null(shard_normalize_images(x, mean, (const double[]){1, 0, 1}, SHARD_FLOAT32));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: std *channel 1*");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean and std of channel 1 are * and 0; *");
         ck_assert_ptr_null(shard_normalize_images(x, mean, (const double[]){1, 1, NAN}, SHARD_FLOAT32));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: std of channel 2 is nan; *");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean and std of channel 2 are * and nan; *");
+        ck_assert_ptr_null(shard_normalize_images(x, mean, (const double[]){INFINITY, 1, 1}, SHARD_FLOAT32));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean and std of channel 0 are * and inf; *");
+        ck_assert_ptr_null(shard_normalize_images(x, (const double[]){0, -INFINITY, 0}, deviation, SHARD_FLOAT32));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean and std of channel 1 are -inf and *");
         ck_assert_ptr_null(shard_normalize_images(x, NULL, deviation, SHARD_FLOAT32));
         check_error(SHARD_ERROR_ARGUMENT, "shard_normalize_images: mean *");
     }

@@ -150,6 +150,8 @@ START_TEST(test_learning_rate)
         ck_assert_double_eq_tol(value_at(a, 3), 1 - 1e-3, 1e-7);
         ck_assert_int_eq(shard_optimizer_set_lr(NULL, 1), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "shard_optimizer_set_lr: optimizer is NULL*");
+        ck_assert_ptr_null(sgd_of_list(list_of("b", shard_scale(a, 2))));
+        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: \"b\" is the result of an operation: only a leaf gets a gradient");
         ck_assert_ptr_null(sgd_of_list(list_of("b", a), .lr = INFINITY));
         check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: lr inf,*finite*");
         shard_optimizer_destroy(sgd);

@@ -414,8 +414,12 @@ static void resume(shard_group *world, void *context)
     {
         operands o = operands_of(&p, NULL);
         shard_tensors *list = shard_tensors_create(), *all = shard_tensors_create();
-        check_ok(shard_tensors_add(list, "weight", o.weight));
-        check_ok(shard_tensors_add(list, "bias", o.bias));
+        shard_tensor *const parameters[] = {o.weight, o.bias};
+        for (int i = 0; i < 2;
+             i++) { /* pytorch #1489: state was found by its place. The run that goes on lists them in reverse. */
+            int at = r->load ? 1 - i : i;
+            check_ok(shard_tensors_add(list, at ? "bias" : "weight", parameters[at]));
+        }
         shard_optimizer *adam = shard_adam(list, .lr = 0.05);
         if (r->stage > 0)
             ck_assert_msg(shard_zero_optimizer(adam, .stage = r->stage) != NULL, "%s", shard_last_error());
@@ -476,6 +480,91 @@ START_TEST(test_resume)
 }
 END_TEST
 
+/* torchtitan #4382: state that was made before the first step, as for a load, changed that step. */
+static void state_before_the_first_step(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    double *found[2];
+    for (int kind = 0; kind < 2; kind++) {
+        for (int early = 0; early < 2; early++)
+            SHARD_SCOPE
+            {
+                shard_tensor *p = made_up_leaf(SHARD_SHAPE(7), 1, SHARD_FLOAT64);
+                shard_tensors *list = shard_tensors_create();
+                check_ok(shard_tensors_add(list, "p", p));
+                shard_optimizer *optimizer =
+                    kind ? adam_of_list(list, .lr = 0.1) : sgd_of_list(list, .lr = 0.1, .momentum = 0.9, .dampening = 0.5);
+                if (early)
+                    shard_tensors_destroy(shard_optimizer_state_dict(optimizer));
+                for (int i = 0; i < 2; i++) {
+                    check_ok(shard_backward(shard_sum(shard_mul(p, p))));
+                    check_ok(shard_step(optimizer));
+                }
+                found[early] = values_of(shard_detach(p));
+                shard_optimizer_destroy(optimizer);
+            }
+        ck_assert_mem_eq(found[0], found[1], 7 * sizeof(double));
+        free(found[0]);
+        free(found[1]);
+    }
+}
+
+/* pytorch #112583: a weight that was used without gradients first had none of its later use in the same autocast. */
+static void evaluates_before_it_trains(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    double *found[2];
+    for (int first = 0; first < 2; first++)
+        SHARD_SCOPE
+        {
+            shard_tensor *x = made_up(SHARD_SHAPE(ROWS, IN), 1, SHARD_FLOAT32), *y = NULL;
+            shard_tensor *weight = made_up_leaf(SHARD_SHAPE(CLASSES, IN), 2, SHARD_FLOAT32);
+            SHARD_AUTOCAST(SHARD_BFLOAT16)
+            {
+                if (first)
+                    SHARD_NO_GRAD ck_assert_ptr_nonnull(shard_linear(x, weight, NULL));
+                y = shard_sum(shard_linear(x, weight, NULL));
+            }
+            check_ok(shard_backward(y));
+            found[first] = values_of(shard_grad(weight));
+        }
+    ck_assert_mem_eq(found[0], found[1], CLASSES * IN * sizeof(double));
+    free(found[0]);
+    free(found[1]);
+}
+
+/* Megatron-LM #1594: the loss wrote its gradient over logits that another use of them needed. In both orders of the uses. */
+static void logits_are_used_twice(shard_group *world, void *context)
+{
+    (void)context;
+    problem p = solve((loss_case){.ignore_index = -100, .reduction = SHARD_REDUCTION_SUM});
+    for (int order = 0; order < 2; order++)
+        SHARD_SCOPE
+        {
+            operands o = operands_of(&p, world);
+            shard_tensor *logits = shard_linear(shard_copy_to_group(o.x, world), o.weight, o.bias), *squares = NULL, *loss = NULL;
+            for (int i = 0; i < 2; i++)
+                if (i == order)
+                    squares = shard_sum(shard_mul(logits, logits));
+                else
+                    loss = shard_cross_entropy(logits, o.labels, .reduction = SHARD_REDUCTION_SUM);
+            if (shard_group_size(world) > 1)
+                squares = shard_reduce_from_group(squares, world);
+            check_ok(shard_backward_from(shard_add(loss, squares), o.dy));
+            double dweight[CLASSES * IN];
+            for (int c = 0; c < CLASSES; c++)
+                for (int k = 0; k < IN; k++) {
+                    dweight[c * IN + k] = p.dweight[c * IN + k];
+                    for (int r = 0; r < ROWS; r++)
+                        dweight[c * IN + k] += p.data.dy[0] * 2 * p.data.logits[r * CLASSES + c] * p.x[r * IN + k];
+                }
+            check_part(shard_grad(o.weight), dweight, EXACT);
+        }
+    loss_data_free(&p.data);
+}
+
 /* ---- on ranks ---- */
 
 static const struct {
@@ -494,6 +583,9 @@ static const struct {
     {loss_is_that_of_any_size, {4}},
     {group_is_not_the_world, {3, 4}},
     {norm_has_the_split_layer, {1, 2, 3}},
+    {state_before_the_first_step, {1}},
+    {evaluates_before_it_trains, {1}},
+    {logits_are_used_twice, {1, 2, 3}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -475,6 +475,10 @@ static void step_refuses(shard_group *world, void *context)
         shard_tensor *rows = made_up(SHARD_SHAPE(2, FEATURES), (uint64_t)shard_group_rank(world), SHARD_FLOAT64);
         shard_tensor *y = shard_gather_from_group(shard_forward(layer, rows), 0, world);
         check_ok(shard_backward(shard_sum(shard_mul(y, y))));
+        double norm;
+        ck_assert_int_eq(shard_clip_grad_norm(sgd, 1.0, &norm), SHARD_ERROR_ARGUMENT);
+        check_error(SHARD_ERROR_ARGUMENT, "*shard_clip_grad_norm: *\"weight\" is a pending sum over 2 ranks*shard_all_reduce*");
+        check_error(shard_clip_grad_value(sgd, 1.0), "shard_clip_grad_value: *\"weight\" is a pending sum over 2 ranks*");
         ck_assert_int_eq(shard_step(sgd), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "*\"weight\" is a pending sum over 2 ranks*shard_all_reduce*");
         shard_tensors *parameters = shard_parameters(layer);

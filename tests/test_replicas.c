@@ -113,6 +113,29 @@ START_TEST(test_values)
 }
 END_TEST
 
+/* Stage 3 keeps a range of each: the values are compared while they are whole. */
+static void tells_values_in_stage_3(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "a", shard_ones(SHARD_SHAPE(3), .requires_grad = true)));
+        check_ok(shard_tensors_add(list, "b",
+                                   shard_full(SHARD_SHAPE(4), shard_group_rank(world) == 1 ? 7 : 1, .requires_grad = true)));
+        ck_assert_ptr_null(shard_data_parallel_create(list, .stage = 3, .init_sync = false));
+        check_joint_error(SHARD_ERROR_MISMATCH, "rank 1: *: the replicas differ: here it is \"b\" float32 [[]4] local "
+                                                "with values of hash *, on ranks 0 and 2 \"b\" *");
+        shard_tensors_destroy(list);
+    }
+}
+
+START_TEST(test_values_in_stage_3)
+{
+    run_job(3, tells_values_in_stage_3, NULL);
+}
+END_TEST
+
 /* Once is enough; and it compares what is replicated, no more: parts of a layer differ. */
 static void compares_replicas(shard_group *world, void *context)
 {
@@ -420,6 +443,7 @@ int main(void)
     TCase *tcase = test_case(suite, "replicas");
     tcase_add_loop_test(tcase, test_differences, 0, (int)(sizeof differences / sizeof *differences));
     tcase_add_loop_test(tcase, test_values, 0, (int)(sizeof values_cases / sizeof *values_cases));
+    tcase_add_test(tcase, test_values_in_stage_3);
     tcase_add_test(tcase, test_groups);
     tcase_add_loop_test(tcase, test_frozen_differ, 0, 2);
     tcase_add_test(tcase, test_frozen_stay);

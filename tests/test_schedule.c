@@ -44,7 +44,11 @@ START_TEST(test_refuses_schedules)
          0,
          "*SHARD_SCHEDULE_STEP needs a step_size, not 0"},
         {{SHARD_SCHEDULE_VALUES, .kind = (shard_schedule_kind)17, .base_lr = 1.0}, 0, "*there is no kind 17"},
+        {{SHARD_SCHEDULE_VALUES}, 0, "*base_lr -1,*"}, /* it is needed */
         {{SHARD_SCHEDULE_VALUES, .base_lr = -1.0}, 0, "*base_lr -1,*"},
+        {{SHARD_SCHEDULE_VALUES, .kind = SHARD_SCHEDULE_MULTI_STEP, .base_lr = 1.0},
+         0,
+         "*SHARD_SCHEDULE_MULTI_STEP needs milestones"},
         {{SHARD_SCHEDULE_VALUES, .base_lr = NAN}, 0, "*base_lr nan,*"},
         {{SHARD_SCHEDULE_VALUES, .base_lr = INFINITY}, 0, "*base_lr inf,*"},
         {{SHARD_SCHEDULE_VALUES, .base_lr = 1.0, .final_lr = -0.5}, 0, "*final_lr -0.5,*"},

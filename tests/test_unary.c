@@ -166,6 +166,8 @@ START_TEST(refuses)
         check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), 0, 20), SHARD_ERROR_ARGUMENT, "shard_softplus: beta 0 *");
         check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), INFINITY, 20), SHARD_ERROR_ARGUMENT,
                       "shard_softplus: beta inf *");
+        check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), 1e-300, 20), SHARD_ERROR_ARGUMENT,
+                      "shard_softplus: beta 1e-300 *");
         check_refused(shard_softplus(shard_zeros(SHARD_SHAPE(2)), 1, NAN), SHARD_ERROR_ARGUMENT, "*threshold nan*");
         check_refused(shard_softplus(NULL, 1, 20), SHARD_ERROR_ARGUMENT, "shard_softplus: *");
         check_refused(shard_pow_scalar(NULL, 2), SHARD_ERROR_ARGUMENT, "shard_pow_scalar: *");

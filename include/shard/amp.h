@@ -62,8 +62,9 @@ SHARD_API shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard
  * the step; otherwise shard_grad_scaler_step does it. Call it after all backwards of the step, once, or again after
  * shard_optimizer_zero_grad. (torch would step by the next gradients undivided.) The gradients are not written to,
  * so that those of float16 parameters do not vanish. The step and shard_optimizer_zero_grad end the division;
- * shard_zero_grad of the parameters does not. Errors: ARGUMENT, out of this order; UNSUPPORTED,
- * shard_zero_optimizer's overlap, whose steps are done in backward. Collective over the world. */
+ * shard_zero_grad of the parameters does not. Errors: ARGUMENT, out of this order, or a factor that was
+ * loaded and that shard_grad_scaler_set_scale refuses; UNSUPPORTED, shard_zero_optimizer's overlap, whose steps are done in
+ * backward, or parameters on several devices. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_unscale(shard_grad_scaler *scaler, shard_optimizer *optimizer);
 
 /* As shard_step, unless a gradient is not finite on some rank: then all ranks zero the gradients and skip the step
@@ -91,8 +92,8 @@ SHARD_API SHARD_CHECKED shard_status shard_grad_scaler_set_scale(shard_grad_scal
 SHARD_API double shard_grad_scaler_get_scale(const shard_grad_scaler *scaler);
 
 /* "scale" (float32) and "growth_tracker" (int64, steps since the factor was changed), on the CPU. Loading into them
- * changes the scaler. Growth and back-off are options and are not saved, unlike torch's. The caller destroys the
- * list. NULL with the error set. Not collective. */
+ * changes the scaler, which checks the factor in the next step. Growth and back-off are options and are not saved, unlike
+ * torch's. The caller destroys the list. NULL with the error set. Not collective. */
 SHARD_API shard_tensors *shard_grad_scaler_state_dict(shard_grad_scaler *scaler);
 
 SHARD_END_C

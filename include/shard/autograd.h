@@ -13,12 +13,14 @@ SHARD_BEGIN_C
 
 /* Adds the gradients of a scalar with respect to every leaf that it depends on to shard_grad(leaf), and frees the
  * record: one backward for each forward, as torch.Tensor.backward. The gradients of a PARTIAL scalar are those of the
- * whole sum. NULL returns the thread's error. Errors: SHAPE, a loss of more than one element; ARGUMENT, a tensor that depends on
- * nothing that requires a gradient, a record that an earlier backward freed, or a call within a backward. Collective over the
- * groups of the operations in the record, and over the replica groups of parameters under shard_data_parallel. */
+ * whole sum. NULL returns the thread's error. Errors: SHAPE, a loss of more than one element, those of a split loss on all ranks
+ * together; ARGUMENT, a tensor that depends on nothing that requires a gradient, a record that an earlier backward freed, or a
+ * call within a backward. Collective over the groups of the operations in the record, and over the replica groups of parameters
+ * under shard_data_parallel. */
 SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
 
-/* As shard_backward for any tensor, with the gradient with respect to it, of its shape, dtype and device (else SHAPE). Of a leaf
+/* As shard_backward for any tensor, with the gradient with respect to it, of its shape, dtype and device (else SHAPE). A gradient
+ * is placed as the tensor (else UNSUPPORTED); a local one of a split tensor is that of the local shard. Of a leaf
  * that requires a gradient it adds this to shard_grad(leaf): a gradient of the caller's own for an optimizer. Collective as
  * shard_backward. As torch.autograd.backward. */
 SHARD_API SHARD_CHECKED shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient);

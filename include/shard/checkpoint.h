@@ -22,7 +22,7 @@ SHARD_API void shard_metadata_destroy(shard_metadata *metadata);
 /* Sets a value, in place of the one that the name had. Errors: ARGUMENT, a name or a string that is not UTF-8. */
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set(shard_metadata *metadata, const char *name, const char *value);
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value);
-/* Printed so that it reads back to the same bits. */
+/* Printed so that it reads back to the same bits; a NaN as "nan". */
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set_number(shard_metadata *metadata, const char *name, double value);
 /* The value of that name; NULL, without an error, if there is none. It belongs to the metadata, and is
  * valid until the metadata is changed or destroyed. */
@@ -51,7 +51,8 @@ typedef struct shard_save_options {
  *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
  *   - Atomic: path is the old file or the new one, never a mixture, after an error, a kill or a power failure, too. The name of
  *     the file has at most 234 bytes. docs/checkpoints.md ("Guarantees of a save") has temporary files, links and permissions.
- *   - Errors, the same on all ranks: IO, as of a full disk; ARGUMENT, a tensor's name that is not UTF-8; MISMATCH.
+ *   - Errors, the same on all ranks: IO, as of a full disk; ARGUMENT, a tensor's name that is not UTF-8; SHAPE, a
+ *     PARTIAL tensor, or shards that are not the whole tensor together; MISMATCH.
  * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
  * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
  * torch.save.
@@ -84,8 +85,9 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
 
 /* Sets *done to whether the save is complete on all ranks, so that shard_async_save_finish does not wait. When all ranks have
  * written their values, a poll combines their checksums and lets the first rank's thread complete the file, and a later one finds
- * it complete. Without polls shard_async_save_finish does both. Errors: those of the save, which shard_async_save_finish then
- * returns again. The other polls are one small exchange. Collective over the world, unless the save is .local. As Future.done. */
+ * it complete. Without polls shard_async_save_finish does both. Errors: those of the save, which later polls and
+ * shard_async_save_finish return again. The other polls are one small exchange. Collective over the world, unless the save is
+ * .local. As Future.done. */
 SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
 /* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
@@ -109,10 +111,11 @@ typedef struct shard_load_options {
 #define SHARD_LOAD_OPTIONS_VALUES sizeof(shard_load_options), NULL, false, false, false, false, false
 #define SHARD_LOAD_OPTIONS_INIT {SHARD_LOAD_OPTIONS_VALUES}
 /* Fills the tensors from the file; each rank reads its local shards. Initial values that were not needed so far are
- * never made. Ranks may ask for different tensors. *metadata is set to the file's, which the caller destroys; NULL: not
- * wanted. Collective over the world, unless .local. As torch.load and load_state_dict. Errors, on all ranks:
+ * never made. Ranks may ask for different tensors. *metadata is set to the file's, which the caller destroys, and to NULL after
+ * an error; NULL: not wanted. Collective over the world, unless .local. As torch.load and load_state_dict. Errors, on all ranks:
  *   - SHAPE: missing and unexpected names, whole shapes and dtypes that differ; the text lists the first few, and no
- *     tensor is changed. A scalar ([]) also takes a tensor of shape [1], as PyTorch does for files of PyTorch 0.3.
+ *     tensor is changed. A scalar ([]) also takes a tensor of shape [1], as PyTorch does for files of PyTorch 0.3. Two
+ *     names of one tensor, as a tied weight has, whose checksums in the file differ.
  *   - IO: a failed read (values are then undefined), or a file that is replaced or written to while it is read.
  *   - FORMAT: a malformed file, or one that was changed after shard_save wrote it: the header, or the data of a tensor that
  *     a rank asks for (values are then undefined). The text names the tensor and both checksums. Each rank's checksums are
@@ -132,9 +135,9 @@ SHARD_API SHARD_CHECKED shard_status shard_save_module(shard_module *module, con
 SHARD_API SHARD_CHECKED shard_status shard_load_module(shard_module *module, const char *path);
 
 /* Reads the metadata and the whole shapes of a file, not its values: returns tensors without memory, and in
- * *metadata (NULL: not needed) the metadata, both destroyed by the caller. NULL with the error set: IO; FORMAT, a malformed
- * header, or another checksum of it than was saved; UNSUPPORTED, a tensor of an unknown dtype (shard_load reads the file's
- * other tensors). Not collective. */
+ * *metadata (NULL: not needed) the metadata, both destroyed by the caller. NULL with the error set, *metadata too: IO; FORMAT, a
+ * malformed header, or another checksum of it than was saved; UNSUPPORTED, a tensor of an unknown dtype (shard_load reads the
+ * file's other tensors). Not collective. */
 SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metadata);
 
 /* Compares the header and all data of a file with its checksums, in blocks of 8 MiB. Errors: FORMAT, a malformed or changed
@@ -163,8 +166,8 @@ typedef struct shard_save_checkpoint_options {
  * When the file is durable, older checkpoints are removed but for the newest; those of later steps stay. Folders of saves that
  * did not end are removed, of any step and for any max_to_keep. The first rank removes them; the others may return before that.
  * A damaged checkpoint (a malformed header, another size) does not count as one that stays. Errors: as shard_save; ARGUMENT, a
- * negative step, max_to_keep of 1. A checkpoint that cannot be removed is a line of the log. Collective over the world. As
- * orbax's CheckpointManager.save. */
+ * negative step, max_to_keep of 1 or below 0. A checkpoint that cannot be removed is a line of the log. Collective over the
+ * world. As orbax's CheckpointManager.save. */
 #define shard_save_checkpoint(tensors, directory, step, ...)                                                                     \
     SHARD_GIVEN_STATUS(shard_save_checkpoint_with(                                                                               \
         tensors, directory, step, SHARD_OPTIONS(shard_save_checkpoint_options, SHARD_SAVE_CHECKPOINT_OPTIONS, __VA_ARGS__)))
@@ -184,8 +187,8 @@ SHARD_API shard_async_save *shard_save_checkpoint_async_with(const shard_tensors
 /* Finds the newest checkpoint of a step before `before` (INT64_MAX: of any step) whose file has a whole header and the size that
  * belongs to it; others are left out with a line of the log. Sets *step, and path, which has `bytes`, for shard_load; -1 and ""
  * if there is none, and after an error. If shard_load then finds a damaged tensor, search again before this step. Errors: IO, a
- * directory or a checkpoint that cannot be read; ARGUMENT, a path that does not fit. The directory is the same on all ranks; the
- * first rank reads it. Collective over the world. As orbax's CheckpointManager.latest_step. */
+ * directory or a checkpoint that cannot be read; ARGUMENT, a path that does not fit, or an empty directory. The directory is the
+ * same on all ranks; the first rank reads it. Collective over the world. As orbax's CheckpointManager.latest_step. */
 SHARD_API SHARD_CHECKED shard_status shard_latest_checkpoint(const char *directory, int64_t before, int64_t *step, char *path,
                                                              size_t bytes);
 

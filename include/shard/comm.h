@@ -79,7 +79,8 @@ SHARD_API void shard_group_destroy(shard_group *group);
 
 /* Sets the replica group of tensors that are split over `group` from now on (shard_tensor_replica_group). Its ranks hold the
  * same shards. shard_data_parallel averages over it. A mesh sets that of its groups. NULL, the value at first: no other rank.
- * Errors: ARGUMENT, groups that have more than this rank in common; the world or a mesh's group. Not collective. */
+ * `replicas` stays as long as tensors are made on `group`, and these are. Errors: ARGUMENT, groups that have more than this rank
+ * in common; the world or a mesh's group. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas);
 
 /* ---- collectives without data ---- */
@@ -92,7 +93,7 @@ SHARD_API SHARD_CHECKED shard_status shard_barrier(shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_agree(shard_group *group);
 
 /* The range of `size` elements that rank `rank` of `ranks` has: ranges differ by at most one element, the larger
- * ones first. {0, 0} with the error set if there is no such rank. Not collective. As torch.tensor_split. */
+ * ones first. {0, 0} with the error set if there is no such rank, or size is negative. Not collective. As torch.tensor_split. */
 typedef struct shard_range {
     int64_t start, size;
 } shard_range;

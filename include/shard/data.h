@@ -35,7 +35,8 @@ typedef enum shard_last_batch {
 typedef struct shard_group_sampler_options {
     size_t size;
     int64_t batch;       /* samples of a step, of all ranks together; -1: one sample of each rank. Default: -1. */
-    shard_group *group;  /* its ranks see different samples; .ranks and .rank are not read. NULL: these two */
+    shard_group *group;  /* its ranks see different samples; .ranks and .rank are not read. NULL, as shard_world() before
+                            shard_init: these two */
     int ranks, rank;     /* DistributedSampler's num_replicas and rank. Defaults: 1, 0: all ranks see all samples,
                             as those of one model group do */
     bool shuffle;        /* a random order in each epoch; false: in order */
@@ -65,7 +66,8 @@ SHARD_API int64_t shard_group_sampler_max_local_batch(const shard_group_sampler 
 SHARD_API bool shard_group_sampler_next(shard_group_sampler *sampler, int64_t *samples, int64_t *count);
 
 /* The number of samples of the last step that shard_group_sampler_next has returned, of all ranks together; samples that
- * PAD repeats count again. 0 at the beginning of an epoch and for NULL. */
+ * PAD repeats count again. After shard_group_sampler_seek into an epoch, that of the step before. 0 at the beginning of an epoch
+ * and for NULL. */
 SHARD_API int64_t shard_group_sampler_last_batch_size(const shard_group_sampler *sampler);
 
 /* Continues at the beginning of an epoch, 0 or more (else ARGUMENT). As DistributedSampler.set_epoch. */

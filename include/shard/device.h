@@ -17,15 +17,16 @@ typedef struct shard_device shard_device;
 
 /* Opens a device: "cpu"; "cuda:1", the GPU of that number; "cuda", this rank's GPU (its local rank, from the
  * launcher, modulo the number of GPUs). NULL opens the default device: the one of shard_set_default_device, else the
- * one that SHARD_DEVICE names, else the CPU. NULL with the error set (UNAVAILABLE, with the reason and the package
- * to install). The library owns the device. Not collective. */
+ * one that SHARD_DEVICE names, else the CPU. NULL with the error set: UNAVAILABLE, no such device or plugin, with what
+ * is missing; UNSUPPORTED, a GPU without memory pools; ARGUMENT, a malformed name, SHARD_TF32 or local rank; DEVICE; MEMORY. The
+ * library owns the device. Not collective. */
 SHARD_API shard_device *shard_device_open(const char *name);
 
 /* Sets the device of this thread's tensors whose options name none, as torch.set_default_device. NULL: the device of
  * SHARD_DEVICE again. Cannot fail. Not collective. */
 SHARD_API void shard_set_default_device(shard_device *device);
 
-/* "cpu", "cuda:0"; static. */
+/* "cpu", "cuda:0"; "none" for NULL; static. */
 SHARD_API const char *shard_device_name(const shard_device *device);
 
 /* Allows products and convolutions of float32 to round their operands to 10 bits of mantissa (TF32), which GPUs with
@@ -73,23 +74,24 @@ SHARD_API SHARD_CHECKED shard_status shard_memory_report(const shard_device *dev
 /* Sets all peaks to current, as torch.cuda.reset_peak_memory_stats. Not collective. */
 SHARD_API void shard_reset_peak_memory(shard_device *device);
 
-/* Returns the pool's free memory to the system, as torch.cuda.empty_cache. Waits for the device; an error is the
- * thread's. Wrong labels and indices that kernels have found stay for the next call that reports them, as
- * shard_synchronize. Not collective. */
+/* Returns the pool's free memory to the system, as torch.cuda.empty_cache. Waits for the device; an error, as
+ * UNSUPPORTED while a graph is captured, is the thread's. Wrong labels and indices that kernels have found stay for the next call
+ * that reports them, as shard_synchronize. Not collective. */
 SHARD_API void shard_trim_memory(shard_device *device);
 
 /* Host memory that the device copies from without making the host wait: pinned memory, for batches that are loaded
  * ahead; plain memory for the CPU. Aligned to 64 bytes, content undefined. A source of shard_copy_from_host or
  * shard_from_host in it may be overwritten after a later shard_item, shard_copy_to_host or shard_synchronize of that
  * device, or after the shard_event_synchronize of an event that was recorded later; no other call waits for the
- * copy. NULL with the error set (MEMORY; UNSUPPORTED, a capture of the device). Any thread may free it, with the same
- * number of bytes; freeing NULL is fine. To free a GPU's waits for the GPU; an error is the thread's. Not collective. */
+ * copy. NULL with the error set (MEMORY; DEVICE; UNSUPPORTED, a capture of the device). 0 bytes give a pointer, too. Any thread
+ * may free it, with the same number of bytes; freeing NULL is fine. To free a GPU's waits for the GPU; an error is the thread's.
+ * Not collective. */
 SHARD_API void *shard_device_allocate_host(shard_device *device, size_t bytes);
 SHARD_API void shard_device_free_host(shard_device *device, void *memory, size_t bytes);
 
 /* Waits until all work queued on the device is done, as torch.cuda.synchronize. Errors: DEVICE, a failure in it;
  * PEER or TIMEOUT, of a rank that a queued collective waits for; faults in the data of a queued operation (op.h:
- * labels, indices). Not collective. */
+ * labels, indices); UNSUPPORTED, while a graph is captured. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_synchronize(shard_device *device);
 
 /*
@@ -115,7 +117,7 @@ SHARD_API SHARD_CHECKED shard_status shard_device_use_stream(shard_device *devic
 typedef struct shard_event shard_event;
 SHARD_API shard_event *shard_event_create(shard_device *device);
 SHARD_API void shard_event_destroy(shard_event *event);
-/* Moves the mark behind the work that any thread has queued so far. Errors: DEVICE. */
+/* Moves the mark behind the work that any thread has queued so far. Errors: DEVICE; UNSUPPORTED, while a graph is captured. */
 SHARD_API SHARD_CHECKED shard_status shard_event_record(shard_event *event);
 /* Waits until the work before the mark is done; returns at once for an event that was never recorded. Errors as of
  * shard_synchronize. */

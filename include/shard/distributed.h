@@ -85,7 +85,8 @@ typedef struct shard_mesh_options {
 #define SHARD_MESH_OPTIONS_INIT {SHARD_MESH_OPTIONS_VALUES}
 
 /* Makes the mesh and its groups. Names and sizes are the same on all ranks. The caller destroys it by shard_mesh_destroy, after
- * everything that is placed on its groups. NULL with the error set: ARGUMENT, sizes whose product is not the world's size;
+ * everything that is placed on its groups. NULL with the error set: ARGUMENT, sizes whose product is not the world's size,
+ * two axes of one name, a name that is empty or too long, .axes together with .data or .model, or a call before shard_init;
  * MISMATCH, ranks with other names or sizes. Collective over the world. As torch.distributed.init_device_mesh. */
 #define shard_mesh_create(...) \
     SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options)SHARD_FIELDS(shard_mesh_options, SHARD_MESH_OPTIONS, __VA_ARGS__)))
@@ -155,7 +156,8 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 /* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of
  * the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group,
  * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. SHARD_MAX and
- * SHARD_MIN of a PARTIAL x, and a broadcast between ranks of its pending sum, would be those of summands: they are refused
+ * SHARD_MIN of a PARTIAL x or of a gradient with a pending sum over ranks of the group, and a broadcast between these ranks,
+ * would be those of summands; those of an x that is split over several ranks of the group would mix its shards: they are refused
  * (UNSUPPORTED). */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);

@@ -34,7 +34,8 @@
  * one such step must run eagerly before it, to make gradients, optimizer states and the plans of CUDA's libraries. A
  * capture cannot have the following; each is an error with a message:
  *   - calls that wait for the device or read from it on the host (shard_item, shard_copy_to_host,
- *     shard_count_top_k, the norm of shard_clip_grad_norm), events, copies from the host, and new pinned memory;
+ *     shard_count_top_k, the norm of shard_clip_grad_norm), events, copies from the host, new pinned memory, and
+ *     shard_trim_memory;
  *   - the first use of a tensor that was made before, initialization with random values;
  *   - the first product of matrices on the device, which makes cuBLAS's workspace, and the first convolution, or attention
  *     of 16 bits, of each shape, which makes cuDNN's plan;
@@ -55,16 +56,18 @@ SHARD_BEGIN_C
 typedef struct shard_graph shard_graph;
 
 /* Begins the capture of this thread's calls on a device. Other threads must not use the device until the capture has
- * ended. NULL with the error set: UNSUPPORTED, the CPU; ARGUMENT, the thread captures already. Not collective. As
+ * ended. NULL with the error set: UNSUPPORTED, the CPU; ARGUMENT, the thread captures already; MEMORY; DEVICE; the error that
+ * the thread has already. Not collective. As
  * torch.cuda.CUDAGraph.capture_begin. */
 SHARD_API shard_graph *shard_graph_begin(shard_device *device);
 
 /* Ends the capture. If the thread has an error, or a call in the capture was refused, there is nothing to replay;
- * the error is the thread's, DEVICE or UNSUPPORTED. Not collective. */
+ * the error is the thread's, DEVICE or UNSUPPORTED. A graph that this thread does not capture is ARGUMENT. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_graph_end(shard_graph *graph);
 
-/* Queues all captured work. Models, optimizers and static inputs must still exist. Errors: ARGUMENT, an optimizer
- * that was destroyed; DEVICE. Not collective. */
+/* Queues all captured work. Models, optimizers and static inputs must still exist. Does nothing if the thread has an error,
+ * which is returned. Errors: ARGUMENT, nothing to replay, a call in a capture, an optimizer that was destroyed, or parameters
+ * whose numbers of steps have come to differ; DEVICE. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_graph_replay(shard_graph *graph);
 
 /* The number of operations, copies and allocations that a replay queues; 0 if there is nothing to replay. */

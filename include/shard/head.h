@@ -9,8 +9,8 @@
  *     rows        a deferred dweight is passed in runs of rows (shard_take_gradient_rows), and need never exist as a whole
  *
  * Values and gradients are those of the two functions, whose comments describe operands, options, placements and errors. Ranks
- * that split the classes call the forward together; the backward and the rows communicate nothing. docs/classifier.md has a
- * program.
+ * that split the classes call the forward together; the backward and the rows communicate nothing, unless stage 3 partitions the
+ * weight. docs/classifier.md has a program.
  */
 #ifndef SHARD_HEAD_H
 #define SHARD_HEAD_H
@@ -30,8 +30,9 @@ SHARD_BEGIN_C
 typedef struct shard_head_saved shard_head_saved;
 
 /* The loss of shard_linear_cross_entropy. *saved becomes its state, which the caller destroys; NULL after an error. NULL for
- * saved: the loss alone, as in evaluation. *label_rank (NULL: not wanted) is as for shard_linear_cross_entropy. Collective over
- * the weight's group if it is split. */
+ * saved: the loss alone, as in evaluation. *label_rank (NULL: not wanted) is as for shard_linear_cross_entropy; the macro,
+ * shard_linear_cross_entropy_forward(x, weight, bias, target, &saved, .label_smoothing = 0.1), has none. Collective over the
+ * weight's group if it is split. */
 #define shard_linear_cross_entropy_forward(x, weight, bias, target, ...)                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_forward_with(                                                                         \
         x, weight, bias, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__),    \
@@ -77,8 +78,10 @@ typedef struct shard_head_backward_options {
  * options add up without memory for the sum; else, and in a graph's capture, the gradient is computed as a whole. The rows of
  * several calls use no stash, which their forwards cannot know: with .stash_share = 0 they keep none.
  *
- * Errors: ARGUMENT, a tensor that was written to since the forward; SHAPE; UNSUPPORTED, a PARTIAL dy. Not collective, unless
- * stage 3 partitions the weight (parallel.h). As a torch.autograd.Function's backward.
+ * Errors: ARGUMENT, a tensor that was written to since the forward; SHAPE, a dy, *dweight or *dbias of another shape, dtype or
+ * device; MEMORY; UNSUPPORTED, a PARTIAL dy. Not collective, unless stage 3 partitions the weight (parallel.h). As a
+ * torch.autograd.Function's backward. With the macro:
+ *     shard_head_backward(saved, dy, &dx, &dweight, &dbias, .deferred = true)
  */
 #define shard_head_backward(saved, dy, dx, dweight, ...)                                                                         \
     SHARD_GIVEN_STATUS(shard_head_backward_with(                                                                                 \

@@ -60,10 +60,13 @@ typedef struct shard_cross_entropy_options {
  *
  * *label_rank (NULL: not wanted) becomes shard_label_rank(logits, labels, ignore_index), for top-k accuracy
  * (shard_count_top_k). It is counted in the same pass over the logits, with one more all-gather if classes are split. All
- * ranks want it or none does. NULL after an error; refused with probabilities. Its macro is
+ * ranks want it or none does. NULL after an error; refused with probabilities (ARGUMENT). Its macro is
  * shard_cross_entropy_with_rank(logits, target, &label_rank, ...). The backward writes the gradient over the logits if no
  * other tensor refers to them by then.
- * Collective over the logits' group if they are split along classes. */
+ * Errors: ARGUMENT, .sample_correction without .sample, an ignore_index of a class with probabilities, BATCH_MEAN; SHAPE,
+ * operands that do not fit; UNSUPPORTED, the mean of split rows, .sample_correction with .soft_cap. An optional tensor that is
+ * NULL while the thread has an error may be the result of an operation that failed: the loss is NULL, here and in the functions
+ * below. Collective over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, ...)  \
     SHARD_GIVEN(shard_cross_entropy_with( \
         logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -146,7 +149,7 @@ typedef struct shard_binary_cross_entropy_options {
     shard_tensor *weight;      /* [classes], or split like them: a factor of a class's losses; NULL: ones */
     shard_tensor *row_weight;  /* [rows...], any floating dtype: a factor of a row's losses; NULL: ones */
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
-    bool gradient_only;        /* of a reduction: the loss is 0, as its value is not computed; its gradients are not changed */
+    bool gradient_only;        /* of a reduction (else ARGUMENT): the loss is 0, it is not computed; its gradients are the same */
     double stash_share;        /* of a loss without logits, as shard_cross_entropy_options. Default: 0.05. */
     shard_dtype stash_dtype;   /* likewise */
 } shard_binary_cross_entropy_options;
@@ -261,7 +264,7 @@ typedef enum shard_margin_rule {
 struct shard_margin_logits_options {
     size_t size;
     double scale;         /* s, above 0. Default: 64. */
-    double m1, m2, m3;    /* SphereFace's factor, ArcFace's angle and CosFace's difference. Defaults: 1, 0, 0. */
+    double m1, m2, m3;    /* SphereFace's factor, above 0, ArcFace's angle and CosFace's difference. Defaults: 1, 0, 0. */
     shard_tensor *row_m2; /* like the labels, any floating dtype: in place of m2; NULL: none */
     shard_tensor *row_m3; /* the same in place of m3 */
     int64_t ignore_index; /* Default: -100. */
@@ -302,9 +305,9 @@ typedef struct shard_adaface_margins_options {
 /* AdaFace's margins for features of these norms [...], which is the labels' shape: the result is row_m2 of
  * shard_margin_logits, *row_m3 (NULL: not wanted) its row_m3, float64, with .rule = SHARD_MARGIN_CLAMP. mean and std are
  * tensors of one floating number, 20 and 100 at first: the running statistics of the norms, which are updated before they
- * are used. Norms are clamped to [0.001, 100]. A batch of one row leaves std as it is, an empty one both. No gradient. All ranks
- * with the same rows have the same margins; norms split along a dimension have the statistics of all ranks' rows: collective over
- * their group. As AdaFace's head.py. */
+ * are used. Norms are clamped to [0.001, 100], apart from NaN, which the statistics keep. A batch of one row leaves std as it is,
+ * an empty one both. No gradient. All ranks with the same rows have the same margins; norms split along a dimension have the
+ * statistics of all ranks' rows: collective over their group. As AdaFace's head.py. */
 #define shard_adaface_margins(norms, mean, std, ...)                                                                             \
     SHARD_GIVEN(shard_adaface_margins_with(                                                                                      \
         norms, mean, std, SHARD_OPTIONS_BEFORE(shard_adaface_margins_options, SHARD_ADAFACE_MARGINS_OPTIONS, __VA_ARGS__)))
@@ -320,8 +323,8 @@ typedef struct shard_one_hot_options {
 #define SHARD_ONE_HOT_OPTIONS_VALUES sizeof(shard_one_hot_options), SHARD_FLOAT32, NULL, -100
 #define SHARD_ONE_HOT_OPTIONS_INIT {SHARD_ONE_HOT_OPTIONS_VALUES}
 /* 1 at the label, else 0: [..., classes] for labels int64 [...]; an ignored label gives zeros. As
- * torch.nn.functional.one_hot, which gives int64. .like = logits of split classes makes this
- * rank's classes alone; classes is then the whole number. No gradient. */
+ * torch.nn.functional.one_hot, which gives int64, and counts the classes where none are given. .like = logits of split classes
+ * makes this rank's classes alone; classes is then the whole number. No gradient. */
 #define shard_one_hot(labels, ...) \
     SHARD_GIVEN(shard_one_hot_with(labels, SHARD_OPTIONS(shard_one_hot_options, SHARD_ONE_HOT_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, const shard_one_hot_options *options);

@@ -10,7 +10,7 @@
  *     shard_module_set_parameter(head, "weight", shard_module_tensor(embedding, "weight"));
  *
  * shard_parameters lists it under each of its names, and optimizers step it once. Share weights after a conversion,
- * which makes a new weight for each layer.
+ * which makes a new weight for each layer and refuses one that shares it already.
  *
  * Names are torchvision's and shapes PyTorch's, so that both load each other's state dicts. Initial values have PyTorch's
  * distributions, except those of shard_nn_conv2d, which has torchvision's. They are made when they are first needed; of a split
@@ -131,12 +131,13 @@ typedef struct shard_nn_conv2d_options {
 SHARD_API shard_module *shard_nn_conv2d_with(int64_t in, int64_t out, int64_t kernel, const shard_nn_conv2d_options *options);
 
 /* A batch norm: weight, bias [channels]; buffers running_mean, running_var, num_batches_tracked. With a group the
- * forward in training is collective. As torch.nn.BatchNorm2d and SyncBatchNorm. */
+ * forward in training is collective. A training batch of one row in all is an error, as in shard_batch_norm: one sample of an
+ * image of one pixel, or of a vector. As torch.nn.BatchNorm2d and SyncBatchNorm. */
 typedef struct shard_nn_batch_norm_options {
     size_t size;
     double momentum, eps; /* Defaults: 0.1, 1e-5. */
     shard_group *group;   /* synchronized over it while training */
-    shard_dtype dtype;
+    shard_dtype dtype;    /* of the values; parameters and buffers of a 16-bit batch norm are float32 */
 } shard_nn_batch_norm_options;
 #define SHARD_NN_BATCH_NORM_OPTIONS_VALUES sizeof(shard_nn_batch_norm_options), 0.1, 1e-5, NULL, SHARD_FLOAT32
 #define SHARD_NN_BATCH_NORM_OPTIONS_INIT {SHARD_NN_BATCH_NORM_OPTIONS_VALUES}
@@ -238,7 +239,8 @@ SHARD_API shard_module *shard_nn_prelu_with(int64_t channels, const shard_nn_pre
 /* Flattens all dimensions but the first into one. Images [n, h, w, c] become rows in the order c, h, w, which PyTorch's have, so
  * that the weight of a linear layer behind it is the same in both; shard_flatten keeps the order h, w, c. As torch.nn.Flatten. */
 SHARD_API shard_module *shard_nn_flatten(void);
-/* stride -1: the kernel's size. The forward checks all three numbers. */
+/* stride -1: the kernel's size. The other options of shard_max_pool2d and shard_avg_pool2d have their defaults. The forward
+ * checks the three numbers. */
 SHARD_API shard_module *shard_nn_max_pool2d(int64_t kernel, int64_t stride, int64_t padding);
 SHARD_API shard_module *shard_nn_avg_pool2d(int64_t kernel, int64_t stride, int64_t padding);
 SHARD_API shard_module *shard_nn_global_avg_pool2d(void);
@@ -256,7 +258,8 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * by a parallel one over group. A layer with values gets those of the group's first rank; a layer whose initial
  * values were not needed yet never makes the whole. *module may be replaced; a child is replaced in its parent too.
  * Sets *converted (NULL is fine) to the number of layers. Call it before data parallel and optimizers are made.
- * Errors: ARGUMENT, no layer matches, or only split layers, or split is neither ROW nor COLUMN; MISMATCH, layers
+ * Errors: ARGUMENT, no layer matches, or only split layers, split is neither ROW nor COLUMN, or a layer shares its weight with
+ * another one of the module; MISMATCH, layers
  * differ between ranks. *converted is unchanged then, and layers that were converted before the error stay so. Collective
  * over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
@@ -284,9 +287,10 @@ SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_embedding(shard_modu
  * in, ...]. The padding row of an embedding gets values as the other rows, as in torch: zero it afterwards.
  *
  * Errors: ARGUMENT, a result of an operation, a dtype that is not floating (not for constants), numbers that make no
- * distribution; SHAPE, fewer than two dimensions for xavier and kaiming; UNSUPPORTED, a partial tensor, or one that
- * is split along another dimension than the first or last. Not collective, but replicas are identical only if all
- * ranks make the call. As torch.nn.init, and torchshard.nn.init.shard_init_helper_ around it.
+ * distribution, or that the dtype does not have; SHAPE, fewer than two dimensions for xavier and kaiming; UNSUPPORTED, a partial
+ * tensor, one that is split along another dimension than the first or last, or random values in a graph's capture. Not
+ * collective, but replicas are identical only if all ranks make the call. As torch.nn.init, and
+ * torchshard.nn.init.shard_init_helper_ around it.
  */
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_constant(shard_tensor *tensor, double value);
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_zeros(shard_tensor *tensor);
@@ -294,11 +298,12 @@ SHARD_API SHARD_CHECKED shard_status shard_nn_init_ones(shard_tensor *tensor);
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_uniform(shard_tensor *tensor, double low, double high);
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_normal(shard_tensor *tensor, double mean, double std);
 /* Normal numbers between low and high, by the inverse of the cumulative distribution. As trunc_normal_ with its a
- * and b. */
+ * and b. Farther than some 4 std from the mean there are few different numbers, and from 5.4 on the bound alone. */
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, double std, double low,
                                                                 double high);
 
-/* Standard deviation gain * sqrt(2 / (fan in + fan out)). Glorot, Bengio 2010. gain is 1 or shard_nn_init_gain's. */
+/* Standard deviation gain * sqrt(2 / (fan in + fan out)). Glorot, Bengio 2010. gain is 1 or shard_nn_init_gain's;
+ * its sign does not count. */
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_xavier_uniform(shard_tensor *tensor, double gain);
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_xavier_normal(shard_tensor *tensor, double gain);
 
@@ -355,11 +360,11 @@ SHARD_API void *shard_module_data(const shard_module *module);
 SHARD_API const shard_module_type *shard_module_get_type(const shard_module *module);
 
 /* Adds a tensor by name and sets its requires_grad: true for a parameter, false for a buffer. The module takes a
- * reference. Errors: ARGUMENT, a name that is empty, has a dot or is in use, a result of an operation; for a NULL tensor the
- * thread's error. Not collective. As register_parameter and register_buffer. */
+ * reference. Errors: ARGUMENT, a name that is empty, has a dot or is in use, a result of an operation, a parameter whose dtype is
+ * not floating; for a NULL tensor the thread's error. Not collective. As register_parameter and register_buffer. */
 SHARD_API SHARD_CHECKED shard_status shard_module_add_parameter(shard_module *module, const char *name, shard_tensor *tensor);
 SHARD_API SHARD_CHECKED shard_status shard_module_add_buffer(shard_module *module, const char *name, shard_tensor *tensor);
-/* Replaces a parameter by another tensor of the same shape, dtype and placement (else SHAPE), as head.weight =
+/* Replaces a parameter by another tensor of the same shape, dtype, placement and device (else SHAPE), as head.weight =
  * embedding.weight; the name may be dotted. The module takes a reference and sets requires_grad. Errors: ARGUMENT, no such
  * parameter, or a tensor that cannot be one. Call it before data parallel and optimizers are made. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor);

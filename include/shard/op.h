@@ -65,7 +65,8 @@ SHARD_API shard_tensor *shard_reshape(shard_tensor *x, shard_shape shape);
  * before it if these have size 1, else UNSUPPORTED. */
 SHARD_API shard_tensor *shard_flatten(shard_tensor *x, int start, int end);
 /* Elements [start, start + length) of dimension dim (negative: from the end), which may not be
- * split: x[:, start:start + length] for dim 1. A view for dimension 0, else a copy. As torch.narrow. */
+ * split: x[:, start:start + length] for dim 1. A view for dimension 0, else a copy. A range outside of [0, size) is SHAPE: start
+ * is not counted from the end, as in torch.narrow. */
 SHARD_API shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t length);
 /* Range `part` of `parts` along dim, with the ranges of shard_split_range, which may be uneven: for example
  * one of k, q and v of a layer's result. As torchshard.slice and torch.tensor_split, which return all ranges. */
@@ -118,8 +119,8 @@ SHARD_API shard_tensor *shard_gelu_tanh(shard_tensor *x);
 /* x / (1 + exp(-x)). */
 SHARD_API shard_tensor *shard_silu(shard_tensor *x);
 /* log(1 + exp(beta * x)) / beta, and x itself where beta * x > threshold; torch's defaults are 1 and 20. The sum has no overflow
- * for any threshold. A beta that is 0 or not finite, and a NaN threshold are errors (ARGUMENT). As
- * torch.nn.functional.softplus. */
+ * for any threshold. A beta that is 0, subnormal or not finite in float32, and a NaN threshold are errors (ARGUMENT).
+ * As torch.nn.functional.softplus. */
 SHARD_API shard_tensor *shard_softplus(shard_tensor *x, double beta, double threshold);
 /* x where x > 0, else weight * x; weight has one number, [1] or a scalar, or one for each channel, x's last dimension:
  * [channels]. Where channels are split, a weight of them is split in the same way. The gradient of the weight is summed in
@@ -179,10 +180,10 @@ typedef struct shard_dropout_options {
  * thread's next draw. The choice depends on the element's index in the whole tensor, so that a split tensor has the
  * values of the whole one. Of a local x the index is that in x: ranks with different samples drop the elements at the same
  * places. With .group it is the index in the batch, the ranks' samples along dimension 0 one after the other, so that the
- * choice is the same on any number of ranks, if all have one seed and draw (else MISMATCH). The numbers of samples may
- * differ, and be 0.
- * Collective over .group, the forward alone. Errors: ARGUMENT, p outside [0, 1], .group with an x that is split along dimension
- * 0; UNSUPPORTED, a tensor that is split along a dimension between the first and the last. */
+ * choice is the same on any number of ranks, if all have one seed and draw; they have the same p and shape of a sample (else
+ * MISMATCH). The numbers of samples may differ, and be 0. Collective over .group, the forward alone. Errors: ARGUMENT, p outside
+ * [0, 1], .group with an x that is split along dimension 0; UNSUPPORTED, a tensor that is split along a dimension between the
+ * first and the last. */
 #define shard_dropout(x, ...) \
     SHARD_GIVEN(shard_dropout_with(x, SHARD_OPTIONS(shard_dropout_options, SHARD_DROPOUT_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_dropout_with(shard_tensor *x, double p, const shard_dropout_options *options);
@@ -281,18 +282,20 @@ typedef struct shard_batch_norm_options {
 } shard_batch_norm_options;
 #define SHARD_BATCH_NORM_OPTIONS_VALUES sizeof(shard_batch_norm_options), false, 0.1, 1e-5, NULL, NULL, false
 #define SHARD_BATCH_NORM_OPTIONS_INIT {SHARD_BATCH_NORM_OPTIONS_VALUES}
-/* Over all but the last dimension of x [..., c]. weight, bias (both or neither
- * NULL), running_mean, running_var [c] are float64 for float64, else float32.
- * As torch.nn.functional.batch_norm (the running variance is unbiased) and
- * SyncBatchNorm. x may be split along a leading dimension. Collective over
- * options.group, forward and backward, when training. */
+/* Over all but the last dimension of x [..., c]. weight and bias, both or neither NULL, and running_mean and running_var, both or
+ * neither NULL when training, [c], are float64 for float64, else float32. As torch.nn.functional.batch_norm (the running variance
+ * is unbiased) and SyncBatchNorm. x may be split along a leading dimension. Errors: SHAPE, when training one row in all, which
+ * has no variance; ARGUMENT, a momentum outside [0, 1], an eps that is negative or NaN, and no running statistics when not
+ * training. Without rows on any rank the running statistics stay. Collective over options.group, forward and backward, when
+ * training. */
 #define shard_batch_norm(x, running_mean, running_var, weight, ...) \
     SHARD_GIVEN(shard_batch_norm_with(x, running_mean, running_var, weight, \
                                       SHARD_OPTIONS(shard_batch_norm_options, SHARD_BATCH_NORM_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean, shard_tensor *running_var,
                                               shard_tensor *weight, shard_tensor *bias, const shard_batch_norm_options *options);
-/* Normalizes the last dimension, which may not be split; weight and bias as above. eps is 1e-5 in PyTorch. As
- * torch.nn.functional.layer_norm. x may be split along a leading dimension. */
+/* Normalizes the last dimension, which may not be split; weight and bias as above. eps is 1e-5 in PyTorch; a
+ * negative or NaN one is ARGUMENT, here and below. As torch.nn.functional.layer_norm. x may be split along a leading dimension.
+ */
 SHARD_API shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tensor *bias, double eps);
 
 /* x / max(norm, eps), where norm is the 2-norm along dimension dim (negative: from the end). As torch.nn.functional.normalize
@@ -304,7 +307,7 @@ SHARD_API shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps);
 /* (x / 255 - mean) / std for each channel: x is uint8 [..., channels] with at most 16 channels, mean and std are arrays
  * with a number for each, the result has the floating dtype. As torchvision's ToTensor and Normalize, with channels
  * last. Images are copied to a GPU as bytes and converted there. No gradient. A dimension other than the last may be
- * split. */
+ * split. Errors: ARGUMENT, a number that is not finite, or a std that is not positive; SHAPE, another dtype, or more channels. */
 SHARD_API shard_tensor *shard_normalize_images(shard_tensor *x, const double *mean, const double *std, shard_dtype dtype);
 
 /* ---- softmax ---- */
@@ -365,7 +368,7 @@ typedef struct shard_embedding_options {
 
 /* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
  * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
- * along its last dimension. index may be split. padding_idx: a row that gets
+ * along its last dimension. index may be split if weight is local. padding_idx: a row that gets
  * no gradient; -1 for none. An index outside [0, count) is an error.
  *
  * max_norm changes the rows that index names, and no others, before they are read: a write to

@@ -58,7 +58,8 @@ typedef struct shard_sgd_options {
 
 /* As torch.optim.SGD. parameters is a list as shard_parameters makes it. The optimizer takes references to its tensors; the
  * list stays the caller's and may be destroyed. A parameter that is in it under two names counts once, under the first.
- * Weight decay applies to all parameters, unless decay_1d is false. NULL with the error set. Not collective. */
+ * Weight decay applies to all parameters, unless decay_1d is false. The list may be empty, as on a rank without parameters. NULL
+ * with the error set: ARGUMENT, a setting out of range, or a tensor that is the result of an operation. Not collective. */
 #define shard_sgd(...) SHARD_OF_PARAMETERS(shard_sgd_with, shard_sgd_options, SHARD_SGD_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *options);
 
@@ -252,12 +253,12 @@ typedef struct shard_clip_options {
  * torch.nn.utils.clip_grad_norm_. Each element counts once, whether its parameter is replicated, split or partitioned.
  * The gradients stay unchanged: the factor, min(1, max_norm / (norm + 1e-6)), is multiplied into the next step (and
  * clipping). That step and shard_optimizer_zero_grad clear it; shard_zero_grad of a parameter does not.
- * *norm (NULL: not wanted) becomes the norm. Without it and without error_if_nonfinite the host waits for no GPU, unless
- * the ranks' sums go through host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error
+ * *norm (NULL: not wanted) becomes the norm, NaN after an error. Without it and without error_if_nonfinite the host waits for no
+ * GPU, unless the ranks' sums go through host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error
  * (ARGUMENT) on every rank with error_if_nonfinite; call shard_optimizer_zero_grad after it. max_norm may be INFINITY: then
  * the norm alone is computed. Errors: ARGUMENT, a max_norm that is negative or NaN, or a norm_type that is not above 0;
- * MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer. Collective
- * over the world.
+ * MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer, or
+ * parameters on several devices. Collective over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, ...)                                                                           \
     SHARD_GIVEN_STATUS(shard_clip_grad_norm_with(optimizer, max_norm,                                                            \
@@ -276,7 +277,8 @@ SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimize
                                                                   double *norm);
 
 /* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Errors: ARGUMENT, a value that is
- * negative or NaN; UNSUPPORTED, overlap of shard_zero_optimizer. Not collective; each rank limits its local ranges. */
+ * negative or NaN; UNSUPPORTED, overlap of shard_zero_optimizer. Not collective; each rank limits its local ranges, and the step
+ * compares the ranks' values (MISMATCH). */
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
 /* Clears the gradients, and the factors of clipping and of a gradient scaler, without a step. NULL is allowed. Not
@@ -306,7 +308,8 @@ SHARD_API shard_tensors *shard_optimizer_state_dict(shard_optimizer *optimizer);
  *     average = decay * average + (1 - decay) * parameter
  * Under shard_zero_optimizer each rank keeps the averages of its flat ranges. Buffers (batch norm) are not averaged. While a
  * parameter that was frozen from the beginning is frozen, it is its average, which begins with the first update after that. A
- * parameter that is frozen later is averaged as before.
+ * parameter that is frozen later is averaged as before. An average has its parameter's dtype, to the nearest number of which it
+ * is rounded: one of bfloat16 does not follow with a decay of 0.999 (docs/mixed-precision.md).
  */
 typedef struct shard_ema shard_ema;
 
@@ -318,20 +321,22 @@ typedef struct shard_ema_options {
 #define SHARD_EMA_OPTIONS_VALUES sizeof(shard_ema_options), 0.999, false
 #define SHARD_EMA_OPTIONS_INIT {SHARD_EMA_OPTIONS_VALUES}
 
-/* Make it after shard_zero_optimizer, and destroy it before the optimizer. NULL with the error set. Not collective. */
+/* Make it after shard_zero_optimizer, and destroy it before the optimizer, swapped back: the trained values are lost otherwise.
+ * NULL with the error set. Not collective. */
 #define shard_ema_create(...) SHARD_GIVEN(shard_ema_create_with(SHARD_OPTIONS(shard_ema_options, SHARD_EMA_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const shard_ema_options *options);
 SHARD_API void shard_ema_destroy(shard_ema *ema);
 
 /* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. With an error that all
  * ranks have, as of a step that failed, nothing is updated; with one of this rank alone the averages are, as on the other
- * ranks, and the error is returned. Not collective. */
+ * ranks, and the error is returned. Errors: ARGUMENT, averages in the parameters' place, or an "n_averaged" below 0, as it was
+ * loaded. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
- * workspace. Lists of shard_ema_state_dict have the parameters in between, and none can be made then (ARGUMENT): a checkpoint of
- * the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each. MISMATCH: ranks with
- * other numbers of updates. Collective over the world. */
+ * workspace. Lists of shard_ema_state_dict have the parameters in between: none can be made, saved or loaded then (ARGUMENT). A
+ * checkpoint of the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each.
+ * MISMATCH: ranks with other numbers of updates. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).
@@ -354,7 +359,7 @@ typedef enum shard_schedule_kind {
 typedef struct shard_schedule {
     size_t size;
     shard_schedule_kind kind;
-    double base_lr;
+    double base_lr;       /* of all kinds, at least 0. Default: -1, which is an error. */
     int64_t warmup_steps; /* step s of them has base_lr * (s + 1) / warmup_steps */
     int64_t step_size;    /* STEP needs it: times gamma every step_size steps after the start, as StepLR */
     double gamma;         /* Default: 0.1. */
@@ -365,10 +370,14 @@ typedef struct shard_schedule {
     /* POLYNOMIAL: final_lr + (base_lr - final_lr) * (1 - progress)^power, from the end of the warmup to total_steps, as
      * PolynomialLR; 1: linear. Default: 1. */
     double power;
-    /* MULTI_STEP: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
+    /* MULTI_STEP needs one at least: times gamma at each of these steps, as MultiStepLR; ends with the first that is 0. */
     int64_t milestones[SHARD_SCHEDULE_MILESTONES];
 } shard_schedule;
-#define SHARD_SCHEDULE_VALUES sizeof(shard_schedule), SHARD_SCHEDULE_CONSTANT, 0.0, 0, 0, 0.1, 0, 0.0, 1.0, {0}
+#define SHARD_SCHEDULE_VALUES                                                                                                    \
+    sizeof(shard_schedule), SHARD_SCHEDULE_CONSTANT, -1.0, 0, 0, 0.1, 0, 0.0, 1.0,                                               \
+    {                                                                                                                            \
+        0                                                                                                                        \
+    }
 #define SHARD_SCHEDULE_INIT {SHARD_SCHEDULE_VALUES}
 /* In C: SHARD_SCHEDULE(.kind = SHARD_SCHEDULE_COSINE, .base_lr = 0.1, .total_steps = 1000). */
 #define SHARD_SCHEDULE(...) SHARD_GIVEN((shard_schedule)SHARD_FIELDS(shard_schedule, SHARD_SCHEDULE, __VA_ARGS__))

@@ -14,7 +14,7 @@
  * - Names, shapes, dtypes, the order of the parameters and which of them are frozen are equal on all replicas. A
  *   difference is an error on all ranks (MISMATCH on the rank that differs from most, PEER on the others) that names the rank and
  *   the parameter.
- * - Frozen parameters begin with the first replica's values and are compared like the others.
+ * - Frozen parameters begin with the first replica's values, unless .init_sync is false, and are compared like the others.
  * - A parameter that requires a gradient and that no rank's backward reaches has a gradient of zeros after it: momentum
  *   and weight decay move it, unlike in one process. Freeze the parameters that the loss does not use.
  * - Every rank's backward reaches a parameter of each object. All ranks reach several objects in the same
@@ -82,8 +82,8 @@ typedef struct shard_data_parallel shard_data_parallel;
 /* Buffers (a batch norm's running statistics) after each backward that synchronizes: */
 typedef enum shard_buffer_mode {
     SHARD_BUFFERS_BROADCAST = 0, /* the first replica's values, as DistributedDataParallel's broadcast_buffers */
-    SHARD_BUFFERS_AVERAGE,       /* the replicas' mean; of integers, the first replica's values */
-    SHARD_BUFFERS_LEAVE,         /* each rank keeps its own */
+    SHARD_BUFFERS_AVERAGE, /* the replicas' mean, rounded: equal values may change in the last bit; of integers, as BROADCAST */
+    SHARD_BUFFERS_LEAVE,   /* each rank keeps its own */
 } shard_buffer_mode;
 
 typedef enum shard_zero_partition {
@@ -96,22 +96,23 @@ typedef struct shard_data_parallel_options {
     size_t size;
     int stage;                      /* of ZeRO, 0 to 3: what the ranks partition; see shard_zero_optimizer */
     shard_zero_partition partition; /* from stage 1 on */
-    double bucket_mib;              /* Default: 25. */
+    double bucket_mib;              /* 0 to 1e9; 0: a bucket for each parameter. Default: 25. */
     bool init_sync;                 /* begin with the values of each replica group's first rank, as in DDP. Default: true. */
     bool check;                     /* compare the replicas. Default: true. */
-    const shard_tensors *buffers; /* moved into flat memory, too. Frozen parameters, and tensors that require a
-                                     gradient, are left out, so that shard_state_dict's list will do. Borrowed;
-                                     NULL: none */
-    shard_buffer_mode buffer_mode;
+    const shard_tensors *buffers;   /* moved into flat memory, too. The parameters, frozen ones included, and tensors that
+                                       require a gradient, are left out, so that shard_state_dict's list will do. A frozen
+                                       tensor that is not one of the parameters is a buffer. In the same order on all
+                                       ranks. Borrowed; NULL: none */
+    shard_buffer_mode buffer_mode;  /* LEAVE: the buffers do not move, nor does .init_sync send them */
 } shard_data_parallel_options;
 #define SHARD_DATA_PARALLEL_OPTIONS_VALUES                                                                                       \
     sizeof(shard_data_parallel_options), 0, SHARD_ZERO_EVEN, 25.0, true, true, NULL, SHARD_BUFFERS_BROADCAST
 #define SHARD_DATA_PARALLEL_OPTIONS_INIT {SHARD_DATA_PARALLEL_OPTIONS_VALUES}
 
 /* Averages the gradients of the parameters that require one now; the others are never averaged. The replicas' values are
- * compared in the first backward that synchronizes; where a rank fails before that, in the next one. From stage 1 on the
- * parameters are partitioned, and every optimizer that has them, made before or after this call, updates this rank's flat
- * ranges alone.
+ * compared in the first backward that synchronizes; where a rank fails before that, in the next one; in stage 3 without
+ * .init_sync in this call. From stage 1 on the parameters are partitioned, and every optimizer that has them, made before or
+ * after this call, updates this rank's flat ranges alone.
  *
  * Errors: ARGUMENT, from stage 1 on a parameter that an earlier call or shard_zero_optimizer has taken with another stage, or
  * that has a gradient: make the call before backward or after shard_step. shard_step refuses an optimizer whose state is in a
@@ -122,6 +123,7 @@ typedef struct shard_data_parallel_options {
     SHARD_OF_PARAMETERS(shard_data_parallel_create_with, shard_data_parallel_options, SHARD_DATA_PARALLEL_OPTIONS, __VA_ARGS__)
 SHARD_API shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parameters,
                                                                const shard_data_parallel_options *options);
+/* Switches synchronization on in its engines, which the optimizers or other objects may keep. NULL is fine. Not collective. */
 SHARD_API void shard_data_parallel_destroy(shard_data_parallel *data_parallel);
 
 /* While off, backward accumulates locally, as under DistributedDataParallel's no_sync; the next backward with it on reduces the
@@ -160,7 +162,8 @@ typedef struct shard_zero_optimizer_options {
  *   stage 1  the optimizer's state;
  *   stage 2  and the gradients: shard_grad is NULL after backward, and functions on gradients take the optimizer;
  *   stage 3  and the parameters, which are unsharded for each use in forward and backward.
- * Gradients are averaged as by shard_data_parallel. docs/zero.md describes the stages, overlap, accumulation, an earlier
+ * All parameters, frozen ones included, begin with the first replica's values. Gradients are averaged as by shard_data_parallel.
+ * docs/zero.md describes the stages, overlap, accumulation, an earlier
  * shard_data_parallel of the parameters, and what ranks compare.
  *
  * Call it before backward, or after shard_step, and before state dicts are made; state that the optimizer has is kept.

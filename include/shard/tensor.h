@@ -103,7 +103,8 @@ typedef struct shard_random_arguments {
 
 /* ---- makers; NULL with the error set. Not collective. ---- */
 
-/* Tensors of one value, as torch.empty, zeros, ones and full. The values of shard_empty are undefined.
+/* Tensors of one value, as torch.empty, zeros, ones and full. The values of shard_empty are undefined. An integer dtype gets the
+ * value as shard_cast converts it.
  *     shard_zeros(SHARD_SHAPE(2, 3), .dtype = SHARD_FLOAT64) */
 #define shard_empty(...) shard_empty_of(SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
 #define shard_zeros(...) shard_filled_of(0.0, SHARD_ARGUMENTS(shard_empty_arguments, __VA_ARGS__))
@@ -127,13 +128,13 @@ SHARD_API shard_tensor *shard_from_host_async_with(const void *data, shard_shape
 /* Frees memory that was given to shard_from_memory. Called once, in the thread of the last tensor on it. */
 typedef void shard_release_memory(void *context);
 
-/* A tensor on the caller's memory, row-major and aligned to dtype's size, without a copy; of a device's own memory where device
- * is a GPU. The memory must stay until release(context), which is called when the last tensor on it is released and the device
- * has done what was queued, or at once if there are no elements; after an error it is not called. NULL for release: nothing is
- * called, and the memory stays longer than all tensors on it. It is not in the memory statistics. NULL for device:
- * shard_device_open(NULL). A parameter that moves (shard_data_parallel_create, shard_zero_optimizer) leaves this memory:
- * training no longer writes to it, and release is called. NULL with the error set: ARGUMENT, memory that is not aligned; SHAPE;
- * MEMORY; UNAVAILABLE, the device. As torch.from_blob. Not collective. */
+/* A tensor on the caller's memory (NULL if it has no elements), row-major and aligned to dtype's size, without a copy; of a
+ * device's own memory where device is a GPU. The memory must stay until release(context), which is called when the last tensor on
+ * it is released and the device has done what was queued, or at once if there are no elements; after an error it is not called.
+ * NULL for release: nothing is called, and the memory stays longer than all tensors on it. It is not in the memory statistics.
+ * NULL for device: shard_device_open(NULL). A parameter that moves (shard_data_parallel_create, shard_zero_optimizer) leaves this
+ * memory: training no longer writes to it, and release is called. NULL with the error set: ARGUMENT, memory that is not aligned,
+ * or a dtype that there is not; SHAPE; MEMORY; UNAVAILABLE, the device. As torch.from_blob. Not collective. */
 SHARD_API shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dtype, shard_device *device,
                                           shard_release_memory *release, void *context);
 
@@ -193,8 +194,9 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
  *     shard_range range = shard_split_range(out, size, rank);
  *     shard_as_split(shard_uniform(SHARD_SHAPE(range.size, in), low, high), 0, group, range.start, out)
  * If group is a mesh's model group, the tensor is replicated over the data group (shard_tensor_replica_group). Errors:
- * ARGUMENT, a tensor that requires a gradient; SHAPE, a range outside of whole. A tensor whose values were not needed yet is not
- * shared: the result makes its own. Not collective. */
+ * ARGUMENT, a tensor that requires a gradient, or a dimension that it does not have; SHAPE, a range outside of whole, or a part
+ * of it over one rank; MEMORY, a whole that overflows. A tensor whose values were not needed yet is not shared: the result makes
+ * its own. Not collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
 /* A view of the tensor with another placement: that of another tensor (shard_tensor_placement), split, PARTIAL, or
@@ -247,9 +249,10 @@ SHARD_API SHARD_CHECKED shard_status shard_copy_to_host_async(shard_tensor *tens
  * that made it; one that needs the values from before is an error. Errors: UNSUPPORTED, a parameter that stage 3 partitions. Not
  * collective. As x.copy_(torch.from_numpy(data)) in torch.no_grad. */
 SHARD_API SHARD_CHECKED shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
-/* The value of a tensor of one element, as torch.Tensor.item; NAN with the error set: SHAPE, more elements or none; UNSUPPORTED,
- * a PARTIAL tensor (shard_reduce_from_group makes the sum; shard_copy_to_host copies this rank's summand). Waits for the device.
- * In stage 3 as shard_copy_to_host. */
+/* The value of a tensor of one element, as torch.Tensor.item, but an int64 beyond 2^53 is rounded; NAN with the error set: SHAPE,
+ * more elements or none; UNSUPPORTED, a PARTIAL tensor (shard_reduce_from_group makes the sum; shard_copy_to_host copies this
+ * rank's summand). Of a split tensor the element is that of the local shard. Waits for the device. In stage 3 as
+ * shard_copy_to_host. */
 SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */

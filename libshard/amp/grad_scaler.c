@@ -158,6 +158,11 @@ static shard_status unscale(shard_grad_scaler *scaler, shard_optimizer *optimize
     shard_scope scope;
     shard_scope_open(&scope);
     bool found = false;
+    double scale = shard_grad_scaler_get_scale(scaler);
+    if (!is_scale((float)scale))
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_grad_scaler: the scale is %g, as it was loaded: a finite number of at least %g is needed", scale,
+                    FLT_MIN);
     shard_status status = shard_last_status();
     if (status == SHARD_OK)
         status = find_overflow(optimizer, &found);
@@ -165,12 +170,12 @@ static shard_status unscale(shard_grad_scaler *scaler, shard_optimizer *optimize
     if (status != SHARD_OK)
         return shard_group_fail(world);
     int64_t somewhere = found;
-    shard_require_identical("scale %.9g", shard_grad_scaler_get_scale(scaler));
+    shard_require_identical("scale %.9g", scale);
     SHARD_TRY(shard_group_all_reduce(world, NULL, &somewhere, 1, SHARD_INT64, SHARD_MAX));
     optimizer->overflowed = somewhere != 0;
     scaler->checked = true;
     scaler->found |= optimizer->overflowed;
-    SHARD_TRY(multiply(optimizer, 1.0 / shard_grad_scaler_get_scale(scaler)));
+    SHARD_TRY(multiply(optimizer, 1.0 / scale));
     optimizer->unscaled = true;
     return SHARD_OK;
 }
@@ -226,7 +231,8 @@ static void update_scale(shard_grad_scaler *scaler)
 {
     float *scale = shard_tensor_memory_to_write(scaler->scale);
     int64_t *tracker = shard_tensor_memory_to_write(scaler->tracker);
-    *tracker = scaler->found ? 0 : *tracker + 1;
+    int64_t since = *tracker > 0 ? *tracker : 0; /* a file may have any number */
+    *tracker = scaler->found ? 0 : since + (since < INT64_MAX);
     float less = (float)((double)*scale * scaler->options.backoff_factor);
     if (scaler->found && is_scale(less))
         *scale = less;

@@ -233,6 +233,9 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
                                name, shard_dtype_name(old->dtype), shard_shape_text(&old->shape),
                                shard_placement_text(&old->placement), shard_dtype_name(tensor->dtype),
                                shard_shape_text(&tensor->shape), shard_placement_text(&tensor->placement));
+        if (shard_device_of(old) != shard_device_of(tensor))
+            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" is on %s, not on %s", shard_module_type_name(module), name,
+                               shard_device_of(old)->name, shard_device_of(tensor)->name);
         SHARD_TRY(take_value(tensor, true));
         shard_tensor_ref(tensor);
         shard_tensor_unref(value->tensor);

@@ -330,8 +330,10 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
         return shard_group_fail(rows->group);
     bool compared = rows->compared;
     rows->compared = true;
-    if (rows->members == 1 || compared)
-        return rows->members == 1 ? SHARD_OK : gather_parts(rows);
+    if (rows->members == 1)
+        return shard_last_status(); /* a NULL in the options may be the result of an operation that failed */
+    if (compared)
+        return gather_parts(rows);
     SHARD_TRY(compare_heads(rows));
     SHARD_TRY(gather_parts(rows));
     size_t stride = (size_t)rows->stride * sizeof(double);

@@ -20,8 +20,10 @@ static bool check(const char *function, const shard_tensor *x, const double *mea
         return false;
     }
     for (int64_t c = 0; c < channels; c++)
-        if (!(std[c] > 0)) {
-            shard_error(SHARD_ERROR_ARGUMENT, "%s: std of channel %" PRId64 " is %g; it must be positive", function, c, std[c]);
+        if (!(std[c] > 0) || !isfinite(std[c]) || !isfinite(mean[c])) {
+            shard_error(SHARD_ERROR_ARGUMENT,
+                        "%s: mean and std of channel %" PRId64 " are %g and %g; two finite numbers are needed, std positive",
+                        function, c, mean[c], std[c]);
             return false;
         }
     return shard_check_carried(function, x, ndim - 1);

@@ -64,6 +64,8 @@ static bool check_pair(const ranking *r, int64_t i)
         shard_error(SHARD_ERROR_ARGUMENT,
                     "%s: class %" PRId64 " of pair %" PRId64 " is outside [0, %" PRId64 ") of inverse_propensity", function,
                     class[i], i, r -> classes);
+    else if (class[i] < 0)
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: class %" PRId64 " of pair %" PRId64 " is negative", function, class[i], i);
     else if (r->inverse && !(r->inverse[class[i]] >= 0 && isfinite(r->inverse[class[i]])))
         shard_error(SHARD_ERROR_ARGUMENT,
                     "%s: inverse_propensity of class %" PRId64 " is %g; a finite number of at least 0 is needed", function,

@@ -2,6 +2,7 @@
 #include "op/autocast.h"
 #include "op/op.h"
 
+#include <float.h>
 #include <math.h>
 
 typedef struct unary_context {
@@ -111,10 +112,10 @@ shard_tensor *shard_softplus(shard_tensor *x, double beta, double threshold)
 {
     if (!shard_check_operand("shard_softplus", x))
         return NULL;
-    if (!isfinite(beta) || beta == 0 || isnan(threshold))
+    if (!(fabs(beta) >= FLT_MIN && fabs(beta) <= FLT_MAX) || isnan(threshold)) /* the kernels take it as float32, too */
         return shard_fail_null(SHARD_ERROR_ARGUMENT,
-                               "shard_softplus: beta %g and threshold %g; a finite beta that is not 0, and a threshold that is "
-                               "not NaN are needed",
+                               "shard_softplus: beta %g and threshold %g; a beta that is finite and not 0 in float32, and a "
+                               "threshold that is not NaN are needed",
                                beta, threshold);
     return wide("shard_softplus", (unary_context){SHARD_SOFTPLUS, {beta, threshold}}, x);
 }

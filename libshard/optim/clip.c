@@ -176,7 +176,7 @@ static shard_status take_scales(clip_call *c)
 static shard_status clip_by_norm(clip_call *c, bool error_if_nonfinite, double *norm)
 {
     size_t numbers = CLIP_NUMBERS + (size_t)(c->count * (places_of(c) + 1)), bytes = numbers * sizeof(double);
-    double *memory = shard_device_allocate(c->device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = 0.0;
+    double *memory = shard_device_allocate(c->device, SHARD_MEMORY_WORKSPACE, bytes), norm_here = NAN;
     shard_status status = clip(c, memory);
     if (status == SHARD_OK && (norm || error_if_nonfinite))
         status = c->device->ops->copy_out(c->device, &norm_here, memory + NORM, sizeof norm_here);
@@ -193,11 +193,14 @@ static shard_status clip_by_norm(clip_call *c, bool error_if_nonfinite, double *
 static shard_status call_clip(clip_call *c, const shard_clip_options *options, double *norm)
 {
     c->power = options->norm_type;
+    if (norm)
+        *norm = NAN;
     c->scale = check_clip(c) == SHARD_OK ? shard_calloc((size_t)c->count, sizeof *c->scale) : NULL;
     shard_require_identical("max_norm %.7g", c->max_norm);
     shard_require_identical("norm_type %.7g", c->power);
     for (int64_t i = 0; i < c->count && c->scale; i++)
-        if (shard_optimizer_follow(c->optimizers[i]) == SHARD_OK)
+        if (shard_optimizer_follow(c->optimizers[i]) == SHARD_OK &&
+            shard_optimizer_check_summed(c->optimizers[i], c->function) == SHARD_OK)
             shard_optimizer_require_identical_gradients(c->optimizers[i]);
     bool ready = c->scale && shard_last_status() == SHARD_OK && take_scales(c) == SHARD_OK;
     shard_status status = ready ? clip_by_norm(c, options->error_if_nonfinite, norm) : shard_group_fail(shard_world());
@@ -237,6 +240,7 @@ shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value)
     SHARD_TRY(shard_last_status());
     SHARD_TRY(shard_optimizer_follow(optimizer));
     SHARD_TRY(shard_optimizer_refuse_overlap(optimizer, "shard_clip_grad_value"));
+    SHARD_TRY(shard_optimizer_check_summed(optimizer, "shard_clip_grad_value"));
     const double *scale = optimizer->scaled ? shard_optimizer_grad_scale(optimizer) : NULL;
     SHARD_TRY(shard_last_status());
     for (int64_t i = 0; i < optimizer->count; i++) {

@@ -39,6 +39,9 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
         shard_tensor *parameter = shard_tensors_at(optimizer->parameters, i);
         if (has(optimizer, parameter))
             continue;
+        if (parameter->history)
+            return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation: only a leaf gets a gradient",
+                               optimizer->ops->name, shard_tensors_name(optimizer->parameters, i));
         shard_tensor *step = shard_keep(shard_zeros(SHARD_SCALAR, .dtype = SHARD_INT64, .device = shard_cpu()));
         if (!step)
             return shard_last_status();
@@ -78,7 +81,7 @@ shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, int states
     shard_optimizer *optimizer = shard_calloc(1, sizeof *optimizer);
     if (!optimizer)
         return NULL;
-    *optimizer = (shard_optimizer){.ops = ops, .states = states, .defaults = defaults};
+    *optimizer = (shard_optimizer){.ops = ops, .states = states, .defaults = defaults, .clip_value = SHARD_NO_CLIP_VALUE};
     optimizer->settings = shard_calloc(1, settings_size);
     optimizer->parameters = shard_tensors_create();
     if (optimizer->settings)

@@ -86,6 +86,9 @@ typedef struct shard_optimizer_defaults {
     .lr = (options).lr, .weight_decay = (options).weight_decay, .decay_1d = (options).decay_1d,                                  \
     .rounding = (options).rounding, .seed = (options).seed
 
+/* No value of shard_clip_grad_value: that may be 0. */
+#define SHARD_NO_CLIP_VALUE (-1.0)
+
 struct shard_optimizer {
     const shard_optimizer_ops *ops;
     shard_tensors *parameters;
@@ -104,7 +107,7 @@ struct shard_optimizer {
     int64_t group_count, group_capacity;
     shard_tensor *grad_scale; /* NULL until it is needed */
     bool scaled;              /* else grad_scale is not set, and the scale is 1 */
-    double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or 0 */
+    double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or SHARD_NO_CLIP_VALUE */
     bool skipped;             /* the last step was skipped */
     /* Of a gradient scaler: it has unscaled the gradients since they were zeroed, and one was not finite on some rank; the
      * scaler's period of the last step by it. */
@@ -205,6 +208,11 @@ bool shard_slot_has_gradient(const shard_slot *slot);
 /* Whether the local range counts in a sum over the world in which each element counts once: it does on the first of the
  * ranks that have the same range. */
 bool shard_slot_counts(const shard_slot *slot);
+
+/* Refuses, in the name of the public function, a gradient that is one rank's summand: replicas would part ways. An engine has
+ * summed those of its parameters. Where the replicas are known, ranks without one do not count: this rank has the whole gradient
+ * of its local shard. */
+shard_status shard_optimizer_check_summed(const shard_optimizer *optimizer, const char *function);
 
 /* Steps those of `count` slots, from place `first` of the order on, that have a gradient. The gradients are not cleared. */
 shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t first, int64_t count);

@@ -42,6 +42,8 @@ static shard_status check(const shard_schedule *s, int64_t step)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_schedule_lr: %s needs total_steps, not %lld",
                            s->kind == SHARD_SCHEDULE_COSINE ? "SHARD_SCHEDULE_COSINE" : "SHARD_SCHEDULE_POLYNOMIAL",
                            (long long)s->total_steps);
+    if (s->kind == SHARD_SCHEDULE_MULTI_STEP && s->milestones[0] == 0)
+        return shard_error(SHARD_ERROR_ARGUMENT, "shard_schedule_lr: SHARD_SCHEDULE_MULTI_STEP needs milestones");
     for (int i = 0; i < SHARD_SCHEDULE_MILESTONES && s->milestones[i] != 0; i++)
         if (s->milestones[i] < 0)
             return shard_error(SHARD_ERROR_ARGUMENT,

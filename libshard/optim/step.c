@@ -306,9 +306,7 @@ static shard_status check_averaged(const shard_optimizer *optimizer)
     return SHARD_OK;
 }
 
-/* Refuses a gradient that is one rank's summand: replicas would part ways. An engine has summed those of its parameters.
- * Where the replicas are known, ranks without one do not count: this rank has the whole gradient of its local shard. */
-static shard_status check_summed(const shard_optimizer *optimizer)
+shard_status shard_optimizer_check_summed(const shard_optimizer *optimizer, const char *function)
 {
     for (int64_t i = 0; i < optimizer->count; i++) {
         const shard_slot *slot = &optimizer->slots[i];
@@ -318,10 +316,10 @@ static shard_status check_summed(const shard_optimizer *optimizer)
         int64_t ranks = shard_pending_sums_ranks(pending, shard_leaf_of(slot->parameter)->replicas);
         if (ranks > 1)
             return shard_error(SHARD_ERROR_ARGUMENT,
-                               "shard_step: the gradient of \"%s\" is a pending sum over %lld ranks, of which this rank has its "
-                               "summand: shard_data_parallel_create makes training take the sum, or call "
-                               "shard_all_reduce(shard_grad(parameter), SHARD_SUM, group) before the step",
-                               slot->name, (long long)ranks);
+                               "%s: the gradient of \"%s\" is a pending sum over %lld ranks, of which this rank has its summand: "
+                               "shard_data_parallel_create makes training take the sum, or call "
+                               "shard_all_reduce(shard_grad(parameter), SHARD_SUM, group) before clipping and the step",
+                               function, slot->name, (long long)ranks);
     }
     return SHARD_OK;
 }
@@ -334,7 +332,10 @@ static void require_identical_settings(const shard_optimizer *optimizer)
     shard_optimizer_describe(optimizer, 7, &mine);
     for (int64_t at = 0; at < mine.bytes; at += (int64_t)strlen(mine.text + at) + 1)
         shard_require_identical("%s", mine.text + at);
-    shard_require_identical("clip value %.7g", optimizer->clip_value);
+    if (optimizer->clip_value == SHARD_NO_CLIP_VALUE)
+        shard_require_identical("no clip value");
+    else
+        shard_require_identical("clip value %.7g", optimizer->clip_value);
     free(mine.text);
 }
 
@@ -369,7 +370,7 @@ shard_status shard_step(shard_optimizer *optimizer)
         optimizer->skipped = false;
         if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
-        if (check_averaged(optimizer) == SHARD_OK && check_summed(optimizer) == SHARD_OK &&
+        if (check_averaged(optimizer) == SHARD_OK && shard_optimizer_check_summed(optimizer, "shard_step") == SHARD_OK &&
             shard_optimizer_check_deferred(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             prepare_memory(optimizer);
         shard_optimizer_require_identical_gradients(optimizer);
@@ -397,5 +398,5 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
     for (int64_t i = 0; i < optimizer->count; i++)
         shard_zero_grad(optimizer->slots[i].parameter);
     optimizer->scaled = optimizer->unscaled = false;
-    optimizer->clip_value = 0;
+    optimizer->clip_value = SHARD_NO_CLIP_VALUE;
 }

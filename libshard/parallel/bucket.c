@@ -8,7 +8,8 @@
 
 size_t shard_bucket_bytes(double mib)
 {
-    return mib * 1048576.0 >= 1 ? (size_t)(mib * 1048576.0) : 1;
+    double bytes = mib * 1048576.0; /* it is checked later whether there is such a size */
+    return bytes >= 0x1p62 ? (size_t)1 << 62 : bytes >= 1 ? (size_t)bytes : 1;
 }
 
 shard_status shard_bucket_options_set(shard_bucket_options *options, const char *function, shard_partition_level least, int stage,

@@ -216,10 +216,11 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
             SHARD_TRY(shard_tensors_add(replicas->parameters, shard_tensors_name(parameters, i), parameter));
     }
     int64_t count = shard_tensors_count(replicas->parameters);
+    bool last = options->stage == SHARD_PARTITION_PARAMETERS && !options->init_sync; /* no rank has the values whole later */
     for (int64_t i = 0; i < count && options->check; i++) {
         shard_group *group = shard_new_parameter_group(replicas->parameters, i);
         if (group)
-            SHARD_TRY(compare_over(replicas->parameters, group, false));
+            SHARD_TRY(compare_over(replicas->parameters, group, last));
     }
     replicas->compared = options->check ? 0 : count;
     if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)

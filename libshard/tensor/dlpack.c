@@ -39,11 +39,11 @@ shard_tensor *shard_from_memory(void *memory, shard_shape shape, shard_dtype dty
                                 shard_release_memory *release, void *context)
 {
     static const char function[] = "shard_from_memory";
-    if (!memory)
-        return shard_null_argument(function, "memory"), NULL;
     int64_t numel;
     if (shard_shape_check(function, &shape, dtype, &numel) != SHARD_OK)
         return NULL;
+    if (!memory && numel > 0)
+        return shard_null_argument(function, "memory"), NULL;
     return is_aligned(function, memory, dtype) ? make_on(memory, shape, dtype, device, release, context) : NULL;
 }
 

@@ -93,12 +93,15 @@ shard_status shard_check_uniform(const char *function, shard_dtype dtype, double
                        function, low, high, most, shard_dtype_name(dtype));
 }
 
-shard_status shard_check_normal(const char *function, double mean, double std)
+shard_status shard_check_normal(const char *function, shard_dtype dtype, double mean, double std)
 {
-    if (std >= 0 && isfinite(std) && isfinite(mean))
+    double most = largest(dtype);
+    if (std >= 0 && std <= most && fabs(mean) <= most)
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_ARGUMENT, "%s: mean %g, std %g: two finite numbers are needed, std not negative", function,
-                       mean, std);
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: mean %g, std %g: two finite numbers are needed, std not negative, and both at most %g in size, the "
+                       "largest number of %s",
+                       function, mean, std, most, shard_dtype_name(dtype));
 }
 
 void shard_tensor_forget_recipe(shard_tensor *tensor)
@@ -178,8 +181,8 @@ static shard_tensor *make_random(const char *function, shard_recipe_kind kind, s
         return NULL;
     if (!shard_dtype_is_float(options.dtype))
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %s is not a floating dtype", function, shard_dtype_name(options.dtype));
-    if ((kind == SHARD_UNIFORM ? shard_check_uniform(function, options.dtype, a, b) : shard_check_normal(function, a, b)) !=
-        SHARD_OK)
+    if ((kind == SHARD_UNIFORM ? shard_check_uniform(function, options.dtype, a, b)
+                               : shard_check_normal(function, options.dtype, a, b)) != SHARD_OK)
         return NULL;
     return make_with_recipe(function, shape, options, (shard_recipe){.kind = kind, .a = a, .b = b, .draw = shard_next_draw()});
 }

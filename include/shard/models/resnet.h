@@ -34,7 +34,8 @@ typedef struct shard_resnet_options {
 /*
  * Makes a ResNet for images [n, height, width, 3] of options.dtype; its result is the logits [n, num_classes]. arch
  * is "resnet18", "resnet34", "resnet50", "resnet101" or "resnet152". The caller destroys it by shard_module_destroy.
- * NULL with the error set: ARGUMENT, an unknown arch or stem, a width below 1, or num_classes as of shard_nn_linear; MEMORY. Not
+ * NULL with the error set: ARGUMENT, an unknown arch or stem, a width outside [1, 8388607], a dtype that is not floating, or
+ * num_classes as of shard_nn_linear; MEMORY; the error that the thread has already. Not
  * collective; its forward is if features are gathered or the last layer is split. As torchvision.models.resnet50.
  */
 #define shard_resnet(arch, ...) \
