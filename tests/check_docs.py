@@ -33,12 +33,13 @@ VARIABLES = """
     shard_tensors *list, *parameters, *state, *like; shard_module_type module_type;
     shard_module *m, *model, *backbone, *head, *embedding;
     shard_optimizer *optimizer, *optimizers[2];
-    shard_group *group; shard_mesh *mesh; shard_device *device; shard_event *event; shard_grad_scaler *scaler; shard_ema *ema;
+    shard_group *group, *replicas; shard_group_sampler *sampler;
+    shard_mesh *mesh; shard_device *device; shard_event *event; shard_grad_scaler *scaler; shard_ema *ema;
     shard_async_save *save; shard_data_parallel *data_parallel; DLManagedTensorVersioned *managed;
     shard_schedule schedule; shard_custom_op_type type; shard_init_options options; shard_shape shape; shard_dtype dtype;
     void *data, *stream, *context; const char *path; size_t bytes; bool done;
     int d, dim, i, part, parts, color, count, size, ranks[2];
-    int64_t n, in, out, seed, step, start, length, classes, features, labels, samples, local_batch;"""
+    int64_t n, in, out, seed, step, epoch, start, length, classes, features, labels, samples, local_batch;"""
 SECONDS = 60 * int(os.environ.get("CK_TIMEOUT_MULTIPLIER", "1"))
 
 
