@@ -492,7 +492,11 @@ static void tied(shard_group *world, void *context)
     check_ok(shard_module_set_parameter(plain, "1.weight", shard_module_tensor(plain, "0.weight")));
     ck_assert_int_ne(shard_convert_parallel_linear(&plain, "1", SHARD_SPLIT_COLUMN, world, NULL), SHARD_OK);
     check_error(SHARD_ERROR_ARGUMENT, "*shard_convert_parallel_linear: \"1\" shares its weight with \"0.weight\"*");
-    check_ok(shard_module_set_parameter(plain, "1.weight", shard_full(SHARD_SHAPE(COUNT, DIM), 1, .dtype = SHARD_FLOAT64)));
+    SHARD_SCOPE
+    {
+        shard_tensor *own = shard_full(SHARD_SHAPE(COUNT, DIM), 1, .dtype = SHARD_FLOAT64);
+        check_ok(shard_module_set_parameter(plain, "1.weight", own));
+    }
     check_ok(shard_convert_parallel_linear(&plain, "1", SHARD_SPLIT_COLUMN, world, NULL));
     shard_module_destroy(plain);
     shard_module_destroy(model[0]);
