@@ -280,11 +280,9 @@ shard_status shard_ema_swap(shard_ema *ema)
         return status;
     }
     ema->swapped = !ema->swapped;
-    for (int64_t i = 0; i < ema->count; i++) {
-        const shard_tensor *value = ema->averages[i].value;
-        if (value && !shard_tensor_is_idle(value))
-            value->leaf->exchanged = ema->swapped;
-    }
+    for (int64_t i = 0; i < ema->count; i++)
+        if (!shard_tensor_is_idle(ema->averages[i].value))
+            ema->averages[i].value->leaf->exchanged = ema->swapped;
     return shard_optimizer_publish(ema->optimizer, true);
 }
 

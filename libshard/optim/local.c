@@ -18,7 +18,7 @@ static int in_order(const void *a, const void *b)
                         compare((uintptr_t)x->lead, (uintptr_t)y->lead), compare(x->offset, y->offset),
                         compare((uintptr_t)x, (uintptr_t)y)};
     int key = 0;
-    while (keys[key] == 0 && key < 4)
+    while (key < 4 && keys[key] == 0)
         key++;
     return keys[key];
 }

@@ -49,7 +49,8 @@ struct shard_tensor {
 /* The placement of a leaf's gradient: the leaf's, but a PARTIAL leaf, a summand, has the gradient of the sum, which is whole. */
 static inline shard_placement shard_gradient_placement(const shard_tensor *leaf)
 {
-    return leaf->placement.kind == SHARD_PARTIAL ? (shard_placement){0} : leaf->placement;
+    static const shard_placement local = {.kind = SHARD_LOCAL};
+    return leaf->placement.kind == SHARD_PARTIAL ? local : leaf->placement;
 }
 
 /* Makes a tensor in the thread's innermost scope; requires_grad is not set. */

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -139,9 +138,13 @@ static bool resumes_output(const training_options *wanted)
     struct stat output, folder;
     if (snprintf(path, sizeof path, "%s", wanted->resume) >= (int)sizeof path || stat(wanted->output, &output) != 0)
         return false;
-    const char *parent = dirname(path);
-    snprintf(above, sizeof above, "%s/..", parent);
-    return (stat(parent, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino) ||
+    char *slash = strrchr(path, '/');
+    if (slash)
+        slash[1] = '\0';
+    else
+        snprintf(path, sizeof path, ".");
+    snprintf(above, sizeof above, "%s/..", path);
+    return (stat(path, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino) ||
            (stat(above, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino);
 }
 
