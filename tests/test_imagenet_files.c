@@ -468,7 +468,7 @@ START_TEST(test_resume_auto_one_file)
 }
 END_TEST
 
-/* What is legitimate, and easily not meant. */
+/* Options that are legitimate and easily given by mistake are reported. */
 START_TEST(test_says_what_is_unusual)
 {
     drop_log();

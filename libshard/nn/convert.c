@@ -20,8 +20,8 @@ typedef struct conversion {
     const char *pattern;
     shard_split split;
     shard_group *group;
-    shard_tensors *parameters; /* of the module, as it was given: a tensor that several layers share is there several times */
-    int64_t multiple;          /* that of the layer that is converted */
+    shard_module *root; /* the module that was given, with the layers that are converted so far */
+    int64_t multiple;   /* that of the layer that is converted */
     int converted, split_already;
 } conversion;
 
@@ -162,23 +162,21 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
 /* A layer that shares the weight would keep the whole one, and train apart. */
 static shard_status check_unshared(const conversion *c, const char *name, const shard_tensor *weight)
 {
-    const char *other = NULL;
-    int uses = 0;
-    for (int64_t i = 0; i < shard_tensors_count(c->parameters); i++) {
-        if (shard_tensors_at(c->parameters, i) != weight)
-            continue;
-        size_t length = strlen(name);
-        const char *found = shard_tensors_name(c->parameters, i);
-        uses++;
-        other = strncmp(found, name, length) != 0 || found[length] != '.' ? found : other;
+    shard_tensors *parameters = shard_parameters(c->root); /* not kept: it would keep the whole weights of converted layers */
+    shard_status status = parameters ? SHARD_OK : shard_last_status();
+    size_t length = strlen(name);
+    for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
+        const char *other = shard_tensors_name(parameters, i);
+        bool own = length == 0 || (strncmp(other, name, length) == 0 && other[length] == '.');
+        if (shard_tensors_at(parameters, i) == weight && !own)
+            status = shard_error(
+                SHARD_ERROR_ARGUMENT,
+                "%s: \"%s\" shares its weight with \"%s\", which would keep the whole one: convert both layers, then share "
+                "the new weight by shard_module_set_parameter",
+                c->function, name, other);
     }
-    if (uses < 2)
-        return SHARD_OK;
-    return shard_error(
-        SHARD_ERROR_ARGUMENT,
-        "%s: \"%s\" shares its weight with \"%s\", which would keep the whole one: convert both layers, then share "
-        "the new weight by shard_module_set_parameter",
-        c->function, name, other ? other : "another layer");
+    shard_tensors_destroy(parameters);
+    return status;
 }
 
 /* Replaces the layer. NULL with the error set. */
@@ -254,9 +252,7 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
                     c->function);
         return shard_group_fail(c->group);
     }
-    c->parameters = shard_parameters(*module);
-    if (!c->parameters)
-        return shard_group_fail(c->group);
+    c->root = *module;
     if (is_wanted(c, *module, "")) {
         shard_module *parallel = convert_one(c, "", *module);
         if (parallel)
@@ -269,7 +265,6 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
         else
             shard_error(SHARD_ERROR_ARGUMENT, "%s: no %s layer's name matches \"%s\"", c->function, name, pattern);
     }
-    shard_tensors_destroy(c->parameters);
     SHARD_TRY(shard_agree(c->group));
     if (converted)
         *converted = c->converted;
