@@ -132,7 +132,7 @@ static shard_status make_results(trainer *run)
 
 /* ---- checkpoints ---- */
 
-static shard_status describe(trainer *run)
+shard_status trainer_describe(trainer *run)
 {
     const options *wanted = run->options;
     training_checkpoint *of = &run->base.checkpoint;
@@ -169,7 +169,7 @@ shard_status trainer_open(trainer *run, const options *wanted)
     if (status == SHARD_OK)
         status = make_model(run);
     if (status == SHARD_OK)
-        status = describe(run);
+        status = trainer_describe(run);
     if (status == SHARD_OK && wanted->pretrained)
         status = pretrained_load(run, wanted->pretrained);
     if (status == SHARD_OK && !wanted->training.evaluate)

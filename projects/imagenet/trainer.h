@@ -32,6 +32,9 @@ typedef struct trainer {
 shard_status trainer_open(trainer *run, const options *wanted);
 void trainer_close(trainer *run);
 
+/* Describes the run's settings in run->base.checkpoint. Not collective. */
+shard_status trainer_describe(trainer *run);
+
 /* ---- head.c: --head-dtype, --margin, --sample-rate ---- */
 
 /* Whether these options need a last layer that the model does not have by itself. */

@@ -3,9 +3,8 @@
  * position is refused with an error of one line, or taken, and then the model is missing; no other folder than step-N with a
  * checkpoint is found.
  */
-#include "trainer.h"
-
 #include "checkpoint/safetensors.h"
+#include "trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
