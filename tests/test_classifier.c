@@ -345,6 +345,8 @@ START_TEST(test_takes_no_memory)
 {
     enum { WIDE = 64, MANY = 40000, FEW = 64 };
     const int64_t weight_bytes = (int64_t)WIDE * MANY * 4, logit_bytes = (int64_t)FEW * MANY * 4;
+    if (!shard_default_device()->head) /* a GPU's tile of its own choice has room for all of these logits */
+        shard_head_tile = shard_head_part = 1024;
     for (int clipped = 0; clipped < 3; clipped++) {
         shard_module *model = shard_nn_parallel_classifier(WIDE, MANY, NULL);
         shard_tensors *parameters = shard_parameters(model);
@@ -370,14 +372,14 @@ START_TEST(test_takes_no_memory)
         }
         /* The bias's gradient and, in a tile, some logits are in memory. */
         ck_assert_int_lt(peak(SHARD_MEMORY_GRADIENTS), weight_bytes / 20);
-        if (shard_default_device()->head)
-            ck_assert_int_lt(peak(SHARD_MEMORY_ACTIVATIONS), logit_bytes / 4);
+        ck_assert_int_lt(peak(SHARD_MEMORY_ACTIVATIONS), logit_bytes / 4);
         int64_t more = shard_get_memory_stats(shard_default_device()).peak - before; /* of all kinds */
         ck_assert_int_lt(more, weight_bytes / 4);
         shard_optimizer_destroy(optimizer);
         shard_tensors_destroy(parameters);
         shard_module_destroy(model);
     }
+    shard_head_tile = shard_head_part = 0;
 }
 END_TEST
 
