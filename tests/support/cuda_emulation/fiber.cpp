@@ -55,9 +55,20 @@ static void (*fiber_function)(Fiber *);
 static auto &idle = *new std::vector<Fiber *>; /* until the process ends: LeakSanitizer looks here */
 static Context outside;
 static Fiber *entered;
+static Context *left; /* by the last switch */
+
+/* AddressSanitizer learns after a switch on which stack it was, which is new where it comes from outside. */
+#ifdef WITH_ASAN
+static void arrive(void *fake_stack)
+{
+    bool from_outside = left == &outside;
+    __sanitizer_finish_switch_fiber(fake_stack, from_outside ? &outside.bottom : nullptr, from_outside ? &outside.size : nullptr);
+}
+#endif
 
 static void switch_to(Context *from, Context *to)
 {
+    left = from;
 #ifdef WITH_ASAN
     __sanitizer_start_switch_fiber(&from->fake_stack, to->bottom, to->size);
 #endif
@@ -67,9 +78,7 @@ static void switch_to(Context *from, Context *to)
     swapcontext(&from->context, &to->context);
 #endif
 #ifdef WITH_ASAN
-    /* A fiber may go on in another thread than the one that it began in. */
-    bool in_fiber = from != &outside;
-    __sanitizer_finish_switch_fiber(from->fake_stack, in_fiber ? &outside.bottom : nullptr, in_fiber ? &outside.size : nullptr);
+    arrive(from->fake_stack); /* a fiber may go on in another thread than the one that it began in */
 #endif
 }
 
@@ -77,7 +86,7 @@ static void enter()
 {
     Fiber *self = entered;
 #ifdef WITH_ASAN
-    __sanitizer_finish_switch_fiber(nullptr, &outside.bottom, &outside.size);
+    arrive(nullptr);
 #endif
     for (;;) {
         fiber_function(self);
@@ -139,6 +148,12 @@ void resume(Fiber *fiber)
 void suspend(Fiber *self)
 {
     switch_to(&self->context, &outside);
+}
+
+void hand_over(Fiber *self, Fiber *to)
+{
+    entered = to;
+    switch_to(&self->context, &to->context);
 }
 
 } // namespace emulation

@@ -18,8 +18,10 @@ Fiber *idle_fiber();
 
 /* From outside: runs the fiber until it suspends or its function returns. */
 void resume(Fiber *fiber);
-/* From inside: back to who resumed it. */
+/* From inside: back to who resumed a fiber. */
 void suspend(Fiber *self);
+/* From inside: to another that is idle or has suspended, without the way over who resumed this one. */
+void hand_over(Fiber *self, Fiber *to);
 
 } // namespace emulation
 

@@ -63,9 +63,14 @@ struct Thread {
     uint64_t value, result;
 };
 
+struct Warp {
+    unsigned alive, waiting; /* bits of its lanes: those that have not ended, and those in an exchange */
+};
+
 static struct Block {
     const Kernel *kernel;
     std::vector<Thread> threads;
+    std::vector<Warp> warps;
     std::vector<unsigned> ready;           /* threads that can go on, from `next` on */
     std::vector<unsigned> everyone, lanes; /* numbers of all threads, and of a warp's lanes, in their order */
     size_t next;
@@ -111,10 +116,30 @@ static std::string where(unsigned number)
     return text;
 }
 
+/* Where the next thread goes on or, idle, where it begins; NULL while none can go on. */
+static Fiber *next_fiber()
+{
+    if (block.next == block.ready.size())
+        return nullptr;
+    Fiber *fiber = block.threads[block.ready[block.next]].fiber;
+    if (!fiber)
+        return idle_fiber();
+    block.next++;
+    if (block.next > 4096 && block.next == block.ready.size()) {
+        block.ready.clear();
+        block.next = 0;
+    }
+    return fiber;
+}
+
 static void wait_here(Thread &self)
 {
     unsigned number = block.current;
-    suspend(self.fiber);
+    Fiber *next = next_fiber();
+    if (!next)
+        suspend(self.fiber);
+    else if (next != self.fiber)
+        hand_over(self.fiber, next);
     block.current = number;
     threadIdx = self.index;
 }
@@ -155,13 +180,16 @@ int lane()
 }
 
 /* If all lanes of the mask that have not ended are there: does it and lets them go on. */
-static void try_exchange(unsigned warp, unsigned mask, State state)
+static void try_exchange(unsigned number, unsigned mask, State state)
 {
-    unsigned first = warp * 32, size = (unsigned)block.threads.size();
-    auto there = [&](unsigned lane) { return first + lane < size && block.threads[first + lane].state != ENDED; };
+    Warp &warp = block.warps[number];
+    unsigned first = number * 32, members = warp.alive & mask;
+    auto there = [&](unsigned lane) { return warp.alive >> lane & 1; };
+    if (members & ~warp.waiting)
+        return;
     unsigned ballots = 0;
     for (unsigned lane = 0; lane < 32; lane++) {
-        if (!(mask >> lane & 1) || !there(lane))
+        if (!(members >> lane & 1))
             continue;
         Thread &thread = block.threads[first + lane];
         if (thread.state != state || thread.mask != mask)
@@ -171,16 +199,18 @@ static void try_exchange(unsigned warp, unsigned mask, State state)
                 thread.source);
         ballots |= (unsigned)(thread.value & 1) << lane;
     }
+    warp.waiting &= ~members;
     size_t waiting = block.ready.size();
     for (unsigned lane : block.lanes) {
-        if (!(mask >> lane & 1) || !there(lane))
+        if (!(members >> lane & 1))
             continue;
         Thread &thread = block.threads[first + lane];
         thread.result = state == AT_SHUFFLE ? block.threads[first + (unsigned)thread.source].value : ballots;
         make_ready(first + lane);
     }
-    /* In reverse order a warp runs ahead of those that have not begun. */
-    static const bool ahead = setting("ORDER", "forward") == "reverse";
+    /* In forward order a warp runs ahead of the others as far as it can, with its stacks in the cache. In the other orders
+     * all warps keep step. */
+    static const bool ahead = setting("ORDER", "forward") == "forward";
     if (ahead)
         std::rotate(block.ready.begin() + (ptrdiff_t)block.next, block.ready.begin() + (ptrdiff_t)waiting, block.ready.end());
 }
@@ -197,6 +227,7 @@ static uint64_t exchange(State state, unsigned mask, uint64_t value, int source)
     self.mask = mask;
     self.value = value;
     self.source = source;
+    block.warps[block.current / 32].waiting |= 1u << lane();
     try_exchange(block.current / 32, mask, state);
     wait_here(self);
     return self.result;
@@ -217,15 +248,17 @@ unsigned ballot(unsigned mask, bool predicate)
 static void end_thread()
 {
     unsigned number = block.current, first = number / 32 * 32;
+    Warp &warp = block.warps[number / 32];
     block.threads[number].state = ENDED;
+    warp.alive &= ~(1u << number % 32);
     block.threads[number].fiber = nullptr;
     block.ended++;
     if (block.arrived)
         die("%s: %s has ended while %u threads of its block wait at __syncthreads", running().c_str(), where(number).c_str(),
             block.arrived);
-    for (unsigned other = first; other < first + 32 && other < block.threads.size(); other++) {
-        const Thread &thread = block.threads[other];
-        if (thread.state == AT_SHUFFLE || thread.state == AT_BALLOT)
+    for (unsigned lane = 0; lane < 32 && warp.waiting >> lane; lane++) {
+        const Thread &thread = block.threads[first + lane];
+        if (warp.waiting >> lane & 1)
             try_exchange(first / 32, thread.mask, thread.state);
     }
 }
@@ -271,18 +304,12 @@ static void run_block()
         thread.fiber = nullptr;
         thread.state = RUNS;
     }
-    while (block.next < block.ready.size()) {
-        Thread &thread = block.threads[block.ready[block.next]];
-        if (thread.fiber) {
-            block.next++;
-            resume(thread.fiber);
-        } else
-            resume(idle_fiber());
-        if (block.next > 4096 && block.next == block.ready.size()) {
-            block.ready.clear();
-            block.next = 0;
-        }
+    for (unsigned warp = 0; warp < block.warps.size(); warp++) {
+        unsigned lanes = (unsigned)block.threads.size() - warp * 32;
+        block.warps[warp] = {lanes < 32 ? (1u << lanes) - 1 : 0xffffffffu, 0};
     }
+    while (Fiber *fiber = next_fiber())
+        resume(fiber);
     if (block.ended < block.threads.size())
         report_deadlock();
 }
@@ -296,6 +323,7 @@ static void run_kernel(const Kernel &kernel, dim3 grid, dim3 size)
     set_fiber_function(run_threads);
     block.kernel = &kernel;
     block.threads.assign(threads, Thread());
+    block.warps.resize((threads + 31) / 32);
     block.everyone.clear();
     block.lanes.clear();
     Order thread_order(threads), lane_order(32), block_order((uint64_t)grid.x * grid.y * grid.z);
