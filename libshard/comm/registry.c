@@ -91,7 +91,7 @@ shard_status shard_device_transport_choose(shard_group *group, const shard_colle
     shard_status status = SHARD_OK;
     choice.chooses = true;
     group->call = &choice;
-    for (int i = 0; status == SHARD_OK && !group->device_transport; i++)
+    for (size_t i = 0; i < COUNT(device_transports) && status == SHARD_OK && !group->device_transport; i++)
         status = try_transport(group, device_transports[i], &choice, refusal, sizeof refusal);
     group->call = NULL;
     if (status == SHARD_OK)

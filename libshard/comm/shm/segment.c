@@ -107,8 +107,8 @@ void shard_segment_note_call(void)
 {
     const char *file = getenv("SHARD_SHM_FD"), *rank = getenv("RANK");
     uint32_t absent = SHARD_RANK_ABSENT;
-    called_segment = file && rank ? shard_segment_map(atoi(file)) : NULL;
-    int number = called_segment ? atoi(rank) : -1;
+    called_segment = file && rank ? shard_segment_map((int)strtol(file, NULL, 10)) : NULL;
+    int number = called_segment ? (int)strtol(rank, NULL, 10) : -1;
     caller = number >= 0 && number < called_segment->world_size ? &called_segment->ranks[number] : NULL;
     if (caller)
         atomic_compare_exchange_strong(&caller->state, &absent, SHARD_RANK_CALLED);
