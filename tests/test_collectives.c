@@ -295,6 +295,8 @@ static void reduces_summands(shard_group *world, void *context)
             check_error(SHARD_ERROR_UNSUPPORTED, "rank 0: shard_all_reduce: no rule *");
             check_sum(x, world, SHARD_LOCAL, 10);
         }
+        ck_assert_int_eq(shard_all_reduce(summand(rank, world), SHARD_SUM, model), SHARD_ERROR_UNSUPPORTED); /* a part */
+        check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_all_reduce: no rule *");
         ck_assert_int_eq(shard_broadcast(summand(rank, world), 1, model), SHARD_ERROR_UNSUPPORTED);
         check_error(SHARD_ERROR_UNSUPPORTED, "rank * shard_broadcast: no rule *");
         x = summand(rank, model);
@@ -327,6 +329,13 @@ static void reduces_summands(shard_group *world, void *context)
         check_ok(shard_all_reduce(shard_grad(leaf), SHARD_SUM, model));
         ck_assert_double_eq(value_at(shard_grad(leaf), 0), 2);
         check_ok(shard_broadcast(shard_grad(leaf), 0, model)); /* the sum is there now */
+        leaf = shard_full(SHARD_SHAPE(1), 1, .requires_grad = true);
+        check_ok(shard_backward(shard_sum(shard_gather_from_group(leaf, 0, world))));
+        ck_assert_int_eq(shard_all_reduce(shard_grad(leaf), SHARD_SUM, data), SHARD_ERROR_UNSUPPORTED);
+        check_error(SHARD_ERROR_UNSUPPORTED,
+                    "rank * shard_all_reduce: a gradient *summed over 4 ranks, of which 2 are in the group*");
+        check_ok(shard_all_reduce(shard_grad(leaf), SHARD_SUM, world));
+        ck_assert_double_eq(value_at(shard_grad(leaf), 0), 4);
     }
     shard_mesh_destroy(mesh);
 }

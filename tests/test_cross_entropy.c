@@ -593,6 +593,21 @@ START_TEST(refuses_a_failed_option)
         for (shard_reduction reduction = SHARD_REDUCTION_MEAN; reduction <= SHARD_REDUCTION_NONE; reduction++)
             ck_assert_ptr_null(shard_binary_cross_entropy_with_logits(logits, shard_zeros(SHARD_SHAPE(2, 3)), .weight = sample,
                                                                       .reduction = reduction));
+        /* Backward goes on: other ranks may wait in it for the average of the gradient. */
+        shard_tensor *leaf = shard_zeros(SHARD_SHAPE(2, 3), .requires_grad = true);
+        shard_tensor *losses[] = {
+            shard_cross_entropy(leaf, labels, .sample = sample),
+            shard_linear_cross_entropy(leaf, shard_zeros(SHARD_SHAPE(4, 3)), NULL, labels, .sample = sample),
+            shard_sum(shard_binary_cross_entropy_with_logits(leaf, shard_zeros(SHARD_SHAPE(2, 3)), .weight = sample,
+                                                             .reduction = SHARD_REDUCTION_NONE)),
+        };
+        for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
+            ck_assert_msg(losses[i] != NULL, "loss %zu", i);
+            (void)!shard_backward(losses[i]);
+            ck_assert(shard_has_grad(leaf));
+            shard_zero_grad(leaf);
+        }
+        SHARD_NO_GRAD ck_assert_ptr_null(shard_cross_entropy(leaf, labels, .sample = sample));
         check_error(SHARD_ERROR_ARGUMENT, "shard_sample_classes: *");
     }
 }

@@ -498,6 +498,11 @@ static void tied(shard_group *world, void *context)
         check_ok(shard_module_set_parameter(plain, "1.weight", own));
     }
     check_ok(shard_convert_parallel_linear(&plain, "1", SHARD_SPLIT_COLUMN, world, NULL));
+    shard_module *biased = shard_nn_sequential(shard_nn_linear(DIM, COUNT), shard_nn_linear(COUNT, COUNT));
+    check_ok(shard_module_set_parameter(biased, "1.bias", shard_module_tensor(biased, "0.bias")));
+    ck_assert_int_ne(shard_convert_parallel_linear(&biased, "0", SHARD_SPLIT_ROW, world, NULL), SHARD_OK);
+    check_error(SHARD_ERROR_ARGUMENT, "*shard_convert_parallel_linear: \"0\" shares its bias with \"1.bias\"*");
+    shard_module_destroy(biased);
     shard_module_destroy(plain);
     shard_module_destroy(model[0]);
     shard_module_destroy(model[1]);

@@ -611,7 +611,7 @@ START_TEST(reshapes_one_as_several)
 }
 END_TEST
 
-/* Of a loss that is split each rank may have one element, which is no scalar. */
+/* Of a loss that is split each rank may have one element, which is no scalar, and one rank the only element. */
 static void check_split_loss(shard_group *world, void *context)
 {
     (void)context;
@@ -623,6 +623,12 @@ static void check_split_loss(shard_group *world, void *context)
         ck_assert_int_eq(shard_backward(shard_scale(x, 2)), SHARD_ERROR_SHAPE);
         check_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape [[]2], not one *");
         ck_assert_ptr_null(shard_grad(x));
+        x = shard_as_split(shard_ones(SHARD_SHAPE(rank == 0)), 0, world, rank != 0, 1);
+        shard_set_requires_grad(x, true);
+        check_ok(shard_backward(shard_scale(x, 2)));
+        ck_assert(shard_has_grad(x) && shard_numel(shard_grad(x)) == (rank == 0));
+        if (rank == 0)
+            ck_assert_double_eq(value_at(shard_grad(x), 0), 2);
     }
 }
 

@@ -100,6 +100,29 @@ START_TEST(test_share)
 }
 END_TEST
 
+/* Nor where the replicas have values of their own, which are compared. */
+static void compares_in_parts(shard_group *world, void *context)
+{
+    (void)context;
+    shard_module *model = make_model();
+    shard_tensors *list = shard_parameters(model);
+    shard_reset_peak_memory(shard_device_open(NULL));
+    shard_data_parallel *dp =
+        shard_data_parallel_create(list, .stage = 3, .init_sync = false, .bucket_mib = layer_bytes / 1048576);
+    ck_assert_msg(dp != NULL, "%s", shard_last_error());
+    ck_assert_double_le(peak_of(SHARD_MEMORY_PARAMETERS), 1.05 * (all_bytes / shard_group_size(world) + layer_bytes));
+    ck_assert_double_le(peak_of(SHARD_MEMORY_WORKSPACE), layer_bytes);
+    shard_data_parallel_destroy(dp);
+    shard_tensors_destroy(list);
+    shard_module_destroy(model);
+}
+
+START_TEST(test_compares_in_parts)
+{
+    run_job(4, compares_in_parts, NULL);
+}
+END_TEST
+
 /* ---- modules that use what is their children's ---- */
 
 enum { BLOCKS = 6, CHANNELS = 16 };
@@ -184,5 +207,6 @@ int main(void)
     TCase *tcase = test_case(suite, "memory");
     tcase_add_loop_test(tcase, test_share, 0, 12);
     tcase_add_loop_test(tcase, test_blocks, 0, 2);
+    tcase_add_test(tcase, test_compares_in_parts);
     return test_run(suite);
 }

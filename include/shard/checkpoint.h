@@ -51,8 +51,9 @@ typedef struct shard_save_options {
  *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
  *   - Atomic: path is the old file or the new one, never a mixture, after an error, a kill or a power failure, too. The name of
  *     the file has at most 234 bytes. docs/checkpoints.md ("Guarantees of a save") has temporary files, links and permissions.
- *   - Errors, the same on all ranks: IO, as of a full disk; ARGUMENT, a tensor's name that is not UTF-8; SHAPE, a
- *     PARTIAL tensor, or shards that are not the whole tensor together; MISMATCH.
+ *   - Errors, the same on all ranks: IO, as of a full disk; ARGUMENT, a tensor's name that is not UTF-8, or an average that has
+ *     its parameter's values between two shard_ema_swap; SHAPE, a PARTIAL tensor, or shards that are not the whole tensor
+ *     together; MISMATCH.
  * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
  * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
  * torch.save.
@@ -121,7 +122,8 @@ typedef struct shard_load_options {
  *     a rank asks for (values are then undefined). The text names the tensor and both checksums. Each rank's checksums are
  *     those of the bytes that it reads. If the ranks do not read every byte of a tensor, as of a split one with .local, they
  *     read it again as a whole. Each rank reads a part. A file without checksums is loaded as it is.
- *   - MISMATCH: other files, or another .skip_checksums, on some ranks. */
+ *   - MISMATCH: other files, or another .skip_checksums, on some ranks.
+ *   - ARGUMENT: an average that has its parameter's values between two shard_ema_swap. */
 #define shard_load(tensors, ...)                                                                                                 \
     SHARD_GIVEN_STATUS(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
 SHARD_API SHARD_CHECKED shard_status shard_load_with(const shard_tensors *tensors, const char *path,
@@ -267,7 +269,8 @@ typedef struct shard_load_state_dict_options {
  * this rank's local shard, or the same flat range, as from shard_relocate_state_dict: this rank takes its range. Initial values
  * that were not needed so far are never made. Errors: SHAPE, missing and unexpected names, other whole shapes ([1] fits a
  * scalar, as in shard_load) and dtypes, local shards of other ranges; the text lists the first few, and no tensor is
- * changed. After MEMORY or DEVICE the values are undefined.
+ * changed. After MEMORY or DEVICE the values are undefined. Of two names of one tensor, as a tied weight has, the last one in the
+ * list counts.
  * Not collective: each rank loads by itself, and in stage 3 of shard_zero_optimizer all ranks must. As
  * torch.nn.Module.load_state_dict; strict=False is .allow_missing = true, .allow_unexpected = true.
  */

@@ -153,12 +153,12 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
 
 /* ---- collectives on tensors in place, without gradients; collective over group ---- */
 
-/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of
- * the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group,
- * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. SHARD_MAX and
- * SHARD_MIN of a PARTIAL x or of a gradient with a pending sum over ranks of the group, and a broadcast between these ranks,
- * would be those of summands; those of an x that is split over several ranks of the group would mix its shards: they are refused
- * (UNSUPPORTED). */
+/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a
+ * rank of the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending
+ * sums over group, and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x
+ * local. SHARD_MAX and SHARD_MIN of a PARTIAL x or of a gradient with a pending sum over ranks of the group, and a
+ * broadcast between these ranks, would be those of summands, and SHARD_SUM over a part of a sum's ranks a part of it;
+ * those of an x that is split over several ranks of the group would mix its shards: they are refused (UNSUPPORTED). */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

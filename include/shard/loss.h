@@ -66,7 +66,8 @@ typedef struct shard_cross_entropy_options {
  * Errors: ARGUMENT, .sample_correction without .sample, an ignore_index of a class with probabilities, BATCH_MEAN; SHAPE,
  * operands that do not fit; UNSUPPORTED, the mean of split rows, .sample_correction with .soft_cap. An optional tensor that is
  * NULL while the thread has an error may be the result of an operation that failed: the loss is NULL, here and in the functions
- * below. Collective over the logits' group if they are split along classes. */
+ * below, unless it is recorded for a backward, in which other ranks may wait for this one. Collective over the logits' group if
+ * they are split along classes. */
 #define shard_cross_entropy(logits, ...)  \
     SHARD_GIVEN(shard_cross_entropy_with( \
         logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))

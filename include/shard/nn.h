@@ -10,7 +10,7 @@
  *     shard_module_set_parameter(head, "weight", shard_module_tensor(embedding, "weight"));
  *
  * shard_parameters lists it under each of its names, and optimizers step it once. Share weights after a conversion,
- * which makes a new weight for each layer and refuses one that shares it already.
+ * which makes a new weight for each layer and refuses one that shares it, or its bias, already.
  *
  * Names are torchvision's and shapes PyTorch's, so that both load each other's state dicts. Initial values have PyTorch's
  * distributions, except those of shard_nn_conv2d, which has torchvision's. They are made when they are first needed; of a split
@@ -258,10 +258,9 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * by a parallel one over group. A layer with values gets those of the group's first rank; a layer whose initial
  * values were not needed yet never makes the whole. *module may be replaced; a child is replaced in its parent too.
  * Sets *converted (NULL is fine) to the number of layers. Call it before data parallel and optimizers are made.
- * Errors: ARGUMENT, no layer matches, or only split layers, split is neither ROW nor COLUMN, or a layer shares its weight with
- * another one of the module; MISMATCH, layers
- * differ between ranks. *converted is unchanged then, and layers that were converted before the error stay so. Collective
- * over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
+ * Errors: ARGUMENT, no layer matches, or only split layers, split is neither ROW nor COLUMN, or a layer shares its weight or bias
+ * with another one of the module; MISMATCH, layers differ between ranks. *converted is unchanged then, and layers that were
+ * converted before the error stay so. Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
 SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,
                                                                    shard_group *group, int *converted);

@@ -249,16 +249,16 @@ typedef struct shard_clip_options {
 #define SHARD_CLIP_OPTIONS_INIT {SHARD_CLIP_OPTIONS_VALUES}
 
 /*
- * Scales the optimizer's gradients down to max_norm if their common norm is larger; as
- * torch.nn.utils.clip_grad_norm_. Each element counts once, whether its parameter is replicated, split or partitioned.
- * The gradients stay unchanged: the factor, min(1, max_norm / (norm + 1e-6)), is multiplied into the next step (and
- * clipping). That step and shard_optimizer_zero_grad clear it; shard_zero_grad of a parameter does not.
- * *norm (NULL: not wanted) becomes the norm, NaN after an error. Without it and without error_if_nonfinite the host waits for no
- * GPU, unless the ranks' sums go through host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error
- * (ARGUMENT) on every rank with error_if_nonfinite; call shard_optimizer_zero_grad after it. max_norm may be INFINITY: then
- * the norm alone is computed. Errors: ARGUMENT, a max_norm that is negative or NaN, or a norm_type that is not above 0;
- * MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer, or
- * parameters on several devices. Collective over the world.
+ * Scales the optimizer's gradients down to max_norm if their common norm is larger; as torch.nn.utils.clip_grad_norm_. Each
+ * element counts once, whether its parameter is replicated, split or partitioned. The gradients stay unchanged: the factor,
+ * min(1, max_norm / (norm + 1e-6)), is multiplied into the next step (and clipping). That step and shard_optimizer_zero_grad
+ * clear it; shard_zero_grad of a parameter does not. *norm (NULL: not wanted) becomes the norm, NaN after an error other than
+ * error_if_nonfinite's. Without it and without error_if_nonfinite the host waits for no GPU, unless the ranks' sums go through
+ * host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error (ARGUMENT) on every rank with
+ * error_if_nonfinite; call shard_optimizer_zero_grad after it. max_norm may be INFINITY: then the norm alone is computed.
+ * Errors: ARGUMENT, a max_norm that is negative or NaN, a norm_type that is not above 0, or a gradient that is still a pending
+ * sum, as shard_step; MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of
+ * shard_zero_optimizer, or parameters on several devices. Collective over the world.
  */
 #define shard_clip_grad_norm(optimizer, max_norm, ...)                                                                           \
     SHARD_GIVEN_STATUS(shard_clip_grad_norm_with(optimizer, max_norm,                                                            \
@@ -276,9 +276,9 @@ SHARD_API SHARD_CHECKED shard_status shard_clip_grad_norm_of_with(shard_optimize
                                                                   double max_norm, const shard_clip_options *options,
                                                                   double *norm);
 
-/* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Errors: ARGUMENT, a value that is
- * negative or NaN; UNSUPPORTED, overlap of shard_zero_optimizer. Not collective; each rank limits its local ranges, and the step
- * compares the ranks' values (MISMATCH). */
+/* Limits each element of the gradients to [-value, value], as torch.nn.utils.clip_grad_value_. Errors: ARGUMENT, a value that
+ * is negative or NaN, or a gradient that is still a pending sum, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer.
+ * Not collective; each rank limits its local ranges, and the step compares the ranks' values (MISMATCH). */
 SHARD_API SHARD_CHECKED shard_status shard_clip_grad_value(shard_optimizer *optimizer, double value);
 
 /* Clears the gradients, and the factors of clipping and of a gradient scaler, without a step. NULL is allowed. Not

@@ -111,8 +111,8 @@ typedef struct shard_data_parallel_options {
 
 /* Averages the gradients of the parameters that require one now; the others are never averaged. The replicas' values are
  * compared in the first backward that synchronizes; where a rank fails before that, in the next one; in stage 3 without
- * .init_sync in this call. From stage 1 on the parameters are partitioned, and every optimizer that has them, made before or
- * after this call, updates this rank's flat ranges alone.
+ * .init_sync in this call, so that values that are loaded later need .check = false. From stage 1 on the parameters are
+ * partitioned, and every optimizer that has them, made before or after this call, updates this rank's flat ranges alone.
  *
  * Errors: ARGUMENT, from stage 1 on a parameter that an earlier call or shard_zero_optimizer has taken with another stage, or
  * that has a gradient: make the call before backward or after shard_step. shard_step refuses an optimizer whose state is in a

@@ -598,8 +598,8 @@ shard_status shard_backward(shard_tensor *loss)
     SHARD_FUNCTION("shard_backward");
     if (!loss)
         return shard_null_argument("shard_backward", "loss");
-    shard_shape whole = shard_tensor_whole_shape(loss); /* of a split loss each rank may have one element */
-    if (shard_numel(loss) != 1 || shard_shape_product(&whole, 0, whole.ndim) != 1)
+    shard_shape whole = shard_tensor_whole_shape(loss); /* of a split loss each rank may have one element, or one rank alone */
+    if (shard_shape_product(&whole, 0, whole.ndim) != 1)
         return shard_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape %s, not one element", shard_shape_text(&whole));
     shard_tensor *one = shard_full(loss->shape, 1.0, .dtype = loss->dtype, .device = shard_device_of(loss));
     shard_status status = one ? shard_backward_from(loss, one) : shard_last_status();

@@ -97,20 +97,27 @@ static bool mixes_shards(const shard_tensor *x, const shard_group *group)
     return x->placement.kind == SHARD_SPLIT && shard_group_common(x->placement.group, group) > 1;
 }
 
-/* Whether x, a leaf's gradient, is to be summed over several ranks of the group. The error is set then. */
-static bool refuse_summand(const char *function, const shard_tensor *x, const shard_group *group)
+/* Whether ranks of the group have summands of a sum over `of`, of which a reduction would be a part, or if `all` also that sum.
+ */
+static bool mixes_summands(const shard_group *of, const shard_group *group, bool all)
 {
-    for (int i = 0; i < x->pending.count; i++) {
-        int common = shard_group_common(x->pending.group[i], group);
-        if (common > 1) {
-            shard_error(
-                SHARD_ERROR_UNSUPPORTED,
-                "%s: a gradient of shape %s that is still to be summed over %d ranks of the group: take the sum first, by "
-                "shard_all_reduce with SHARD_SUM",
-                function, shard_shape_text(&x->shape), common);
+    int common = shard_group_common(of, group);
+    return common > 1 && (all || common < shard_group_size(of));
+}
+
+/* Whether x, a leaf's gradient, is to be summed over several ranks of the group, or over these and others. The error is set
+ * then. */
+static bool refuse_summand(const char *function, const shard_tensor *x, const shard_group *group, bool all)
+{
+    for (int i = 0; i < x->pending.count; i++)
+        if (mixes_summands(x->pending.group[i], group, all)) {
+            shard_error(SHARD_ERROR_UNSUPPORTED,
+                        "%s: a gradient of shape %s that is still to be summed over %d ranks, of which %d are in the group: take "
+                        "the sum over all of them first, by shard_all_reduce with SHARD_SUM",
+                        function, shard_shape_text(&x->shape), shard_group_size(x->pending.group[i]),
+                        shard_group_common(x->pending.group[i], group));
             return true;
         }
-    }
     return false;
 }
 
@@ -122,11 +129,11 @@ shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *
         return shard_group_fail(group);
     }
     bool partial = x->placement.kind == SHARD_PARTIAL;
-    if ((partial && op != SHARD_SUM) || mixes_shards(x, group)) {
+    if ((partial && (op != SHARD_SUM || mixes_summands(x->placement.group, group, false))) || mixes_shards(x, group)) {
         shard_refuse_placement("shard_all_reduce", x);
         return shard_group_fail(group);
     }
-    if (op != SHARD_SUM && refuse_summand("shard_all_reduce", x, group))
+    if (refuse_summand("shard_all_reduce", x, group, op != SHARD_SUM))
         return shard_group_fail(group);
     shard_require_identical("shape %s", shard_shape_text(&x->shape));
     SHARD_TRY(shard_group_all_reduce(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, op));
@@ -144,11 +151,12 @@ shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group)
         shard_null_argument("shard_broadcast", "x");
         return shard_group_fail(group);
     }
-    if ((x->placement.kind == SHARD_PARTIAL && shard_group_common(x->placement.group, group) > 1) || mixes_shards(x, group)) {
+    bool partial = x->placement.kind == SHARD_PARTIAL;
+    if ((partial && mixes_summands(x->placement.group, group, true)) || mixes_shards(x, group)) {
         shard_refuse_placement("shard_broadcast", x);
         return shard_group_fail(group);
     }
-    if (refuse_summand("shard_broadcast", x, group))
+    if (refuse_summand("shard_broadcast", x, group, true))
         return shard_group_fail(group);
     shard_require_identical("shape %s", shard_shape_text(&x->shape));
     return shard_group_broadcast(group, shard_device_of(x), shard_tensor_memory_to_write(x), shard_numel(x), x->dtype, root);

@@ -159,8 +159,8 @@ static shard_tensor *make_shard(const conversion *c, const char *layer, const ch
     return shard;
 }
 
-/* A layer that shares the weight would keep the whole one, and train apart. */
-static shard_status check_unshared(const conversion *c, const char *name, const shard_tensor *weight)
+/* A layer that shares the parameter would keep the whole one, and train apart. */
+static shard_status check_unshared(const conversion *c, const char *name, const char *which, const shard_tensor *parameter)
 {
     shard_tensors *parameters = shard_parameters(c->root); /* not kept: it would keep the whole weights of converted layers */
     shard_status status = parameters ? SHARD_OK : shard_last_status();
@@ -168,12 +168,12 @@ static shard_status check_unshared(const conversion *c, const char *name, const 
     for (int64_t i = 0; i < shard_tensors_count(parameters) && status == SHARD_OK; i++) {
         const char *other = shard_tensors_name(parameters, i);
         bool own = length == 0 || (strncmp(other, name, length) == 0 && other[length] == '.');
-        if (shard_tensors_at(parameters, i) == weight && !own)
+        if (shard_tensors_at(parameters, i) == parameter && !own)
             status = shard_error(
                 SHARD_ERROR_ARGUMENT,
-                "%s: \"%s\" shares its weight with \"%s\", which would keep the whole one: convert both layers, then share "
-                "the new weight by shard_module_set_parameter",
-                c->function, name, other);
+                "%s: \"%s\" shares its %s with \"%s\", which would keep the whole one: convert both layers, then share "
+                "the new one by shard_module_set_parameter",
+                c->function, name, which, other);
     }
     shard_tensors_destroy(parameters);
     return status;
@@ -185,7 +185,8 @@ static shard_module *convert_one(conversion *c, const char *name, shard_module *
     const shard_split_layer *layer = c->layer;
     shard_tensor *old_weight = shard_module_tensor(old, "weight"), *old_bias = shard_module_optional(old, "bias");
     c->multiple = layer->split_of(old)->multiple;
-    if (check_unshared(c, name, old_weight) != SHARD_OK)
+    if (check_unshared(c, name, "weight", old_weight) != SHARD_OK ||
+        (old_bias && check_unshared(c, name, "bias", old_bias) != SHARD_OK))
         return shard_group_fail(c->group), NULL;
     if (shard_check_multiple(c->function, old_weight->shape.dim[layer->weight_dim[c->split]], c->multiple) != SHARD_OK)
         return shard_group_fail(c->group), NULL;

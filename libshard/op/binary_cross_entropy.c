@@ -187,8 +187,7 @@ static bool measure(shard_binary_call *call, void *each, double *sum)
 
 static shard_tensor *single_losses(shard_binary_call *call, bool ready)
 {
-    bool failed = shard_last_status() != SHARD_OK; /* a NULL in the options may be the result of an operation that failed */
-    shard_tensor *y = ready && !failed ? shard_tensor_like(call->rows.logits) : NULL;
+    shard_tensor *y = ready && shard_class_rows_go_on(&call->rows) ? shard_tensor_like(call->rows.logits) : NULL;
     void *memory = y ? shard_tensor_memory(y) : NULL;
     return memory && measure(call, memory, NULL) ? y : NULL;
 }

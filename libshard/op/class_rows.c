@@ -324,6 +324,11 @@ static shard_status gather_parts(const shard_class_rows *rows)
                                         SHARD_FLOAT64);
 }
 
+bool shard_class_rows_go_on(const shard_class_rows *rows)
+{
+    return shard_last_status() == SHARD_OK || shard_will_record(SHARD_INPUTS(rows->logits, rows->x, rows->weight));
+}
+
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
 {
     if (!ready)
@@ -331,7 +336,7 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
     bool compared = rows->compared;
     rows->compared = true;
     if (rows->members == 1)
-        return shard_last_status(); /* a NULL in the options may be the result of an operation that failed */
+        return shard_class_rows_go_on(rows) ? SHARD_OK : shard_last_status();
     if (compared)
         return gather_parts(rows);
     SHARD_TRY(compare_heads(rows));

@@ -33,7 +33,7 @@ typedef struct shard_class_rows {
     const char *function;
     const shard_class_faults *faults;
     shard_tensor *logits, *labels;   /* labels is NULL for a floating target */
-    const shard_tensor *x, *weight;  /* of a head: what the logits are computed from, whose types the ranks compare; or NULL */
+    shard_tensor *x, *weight;        /* of a head: what the logits are computed from, whose types the ranks compare; or NULL */
     shard_tensor *pairs;             /* int64, targets that the ranks compare in place of labels; NULL: none */
     shard_tensor *row_weight;        /* [rows] float64, or NULL */
     shard_cross_entropy_shape shape; /* the caller sets smoothing, z_loss and map */
@@ -85,6 +85,11 @@ bool shard_class_rows_open(shard_class_rows *rows, int64_t count);
  * then all ranks fail. They also fail if options or local shards do not fit together, or labels or row weights differ
  * (here or by the device). A second gather is an all-gather of the numbers alone. */
 shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready);
+
+/* Whether a loss that one rank computes alone is computed, also after an earlier error: where it is recorded, this rank's
+ * backward takes part in the others' collectives, and no step follows an error. A value that is only read could be wrong: a
+ * NULL in the options may be the result of an operation that failed. */
+bool shard_class_rows_go_on(const shard_class_rows *rows);
 
 /* Opens with one number for each row: the label's logit if this rank has it, else 0. */
 bool shard_class_rows_pick(shard_class_rows *rows);

@@ -5,6 +5,7 @@
 #include "parallel/replicas.h"
 
 #include "base/hash.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "comm/function.h"
 #include "comm/majority.h"
@@ -36,15 +37,11 @@ static uint64_t hash_block(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
+enum { BLOCK = 1 << 20 };
+
 /* A device's memory is copied block by block. */
-shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash)
+static shard_status hash_memory(const shard_tensor *tensor, const char *memory, size_t bytes, uint64_t *hash)
 {
-    enum { BLOCK = 1 << 20 };
-    size_t bytes = shard_tensor_bytes(tensor);
-    const char *memory = shard_tensor_memory(tensor);
-    *hash = SHARD_HASH_START;
-    if (!memory)
-        return shard_last_status();
     bool host = shard_ops(tensor)->host_memory;
     char *block = host ? NULL : shard_calloc(BLOCK, 1);
     shard_status status = shard_last_status();
@@ -56,6 +53,35 @@ shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash)
     }
     free(block);
     return status;
+}
+
+/* A matrix that is made only in parts later, when ranks partition it, has no memory for the whole here either. */
+static shard_status hash_recipe(shard_tensor *matrix, uint64_t *hash)
+{
+    enum { WHOLE_WORDS = sizeof(uint64_t) }; /* rows of any dtype that fill words: the hash is that of all rows at once */
+    shard_device *device = shard_device_of(matrix);
+    int64_t rows = matrix->shape.dim[0], row = (int64_t)shard_tensor_bytes(matrix) / rows;
+    int64_t most = shard_max(BLOCK / row / WHOLE_WORDS, 1) * WHOLE_WORDS;
+    size_t bytes = (size_t)(shard_min(most, rows) * row);
+    void *made = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
+    shard_status status = made ? SHARD_OK : shard_last_status();
+    for (int64_t first = 0; first < rows && status == SHARD_OK; first += most) {
+        int64_t count = shard_min(most, rows - first);
+        status = shard_tensor_copy_rows(matrix, first, count, made);
+        if (status == SHARD_OK)
+            status = hash_memory(matrix, made, (size_t)(count * row), hash);
+    }
+    shard_device_release(device, SHARD_MEMORY_WORKSPACE, made, bytes);
+    return status;
+}
+
+shard_status shard_replica_hash(shard_tensor *tensor, uint64_t *hash)
+{
+    *hash = SHARD_HASH_START;
+    if (shard_has_recipe(tensor) && tensor->shape.ndim == 2 && shard_numel(tensor) > 0)
+        return hash_recipe(tensor, hash);
+    const char *memory = shard_tensor_memory(tensor);
+    return memory ? hash_memory(tensor, memory, shard_tensor_bytes(tensor), hash) : shard_last_status();
 }
 
 /* ---- a list ---- */
