@@ -175,12 +175,14 @@ def check_overwrite(folder, sgd):
     """A run that was to go on, but is begun without --resume, replaces no checkpoint."""
     latest, best = (folder / "runs/of/sgd" / name for name in ("checkpoint.safetensors", "best.safetensors"))
     content = latest.read_bytes()
-    text = "/sgd has a {}: go on with --resume auto, take another folder, or begin anew with --overwrite"
+    text = "/sgd has a {}: go on with --resume auto, take another folder, or replace it with --overwrite"
     for ranks in (1, 2):
         train(folder, *sgd, "--steps", 2, ranks=ranks, expect=text.format(latest.name))
     check(latest.read_bytes() == content, "a checkpoint was replaced")
     latest.rename(best)
     train(folder, *sgd, "--steps", 2, expect=text.format(best.name))
+    best.unlink()
+    train(folder, *sgd, "--steps", 2, expect=text.format("model.safetensors"))
     check(len(train(folder, *sgd, "--steps", 2, "--overwrite")) == 2 and latest.exists(), "--overwrite")
     train(folder, *sgd, "--overwrite", "--resume", "auto", expect="--resume auto goes on, and --overwrite begins anew: one of them")
     train(folder, "--overwrite", expect="--overwrite needs --output")

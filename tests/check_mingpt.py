@@ -469,7 +469,7 @@ def check_long_prompt(folder, out):
 
 
 def wait_for_handlers(process, ranks):
-    """Until each rank handles SIGINT."""
+    """Until each rank handles SIGHUP, the last of its signals."""
     end = time.monotonic() + LIMIT
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -478,7 +478,7 @@ def wait_for_handlers(process, ranks):
         except FileNotFoundError: # a child that has ended
             continue
         caught = [int(line.split()[1], 16) for text in states for line in text.splitlines() if line.startswith("SigCgt:")]
-        if len(caught) == ranks and all(mask & 1 << (signal.SIGINT - 1) for mask in caught):
+        if len(caught) == ranks and all(mask & 1 << (signal.SIGHUP - 1) for mask in caught):
             return
         time.sleep(0.01)
 

@@ -472,14 +472,15 @@ END_TEST
 START_TEST(test_says_what_is_unusual)
 {
     drop_log();
-    check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 2 --warmup-steps 2");
+    check_runs("", FILES_RUN "--epochs 3 --val-interval 0 --steps 2 --warmup-steps 3");
     check_says("without --output neither checkpoints nor the model are saved");
-    check_says("the warmup has 2 steps and the run 2: the learning rate does not reach --lr");
+    check_says("the warmup has 3 steps and the run 2: the learning rate does not reach --lr");
     check_runs("", FILES_RUN "--epochs 3 --steps 2 --warmup-epochs 0.5 --lr-schedule cosine --output unusual");
     drop_log();
     check_runs("", FILES_RUN "--epochs 4 --lr 0.02 --wd 0 --clip-grad 1 --steps 3 --output unusual --resume auto --shift 0.1");
     check_says("unusual/checkpoint.safetensors: its epochs is 3, this run's is 4 (--epochs)");
     check_says("its lr is 0.001, this run's is 0.02 (--lr)");
+    ck_assert_msg(!strstr(text_of("log"), "head_lr"), "%s", text_of("log"));
     check_says(
         "its lr_schedule is cosine to 0, a warmup of 0.5 epochs, this run's is step, times 0.1 every 30 epochs (--lr-schedule)");
     check_says("its weight_decay is 0.0001, this run's is 0 (--wd)");
@@ -493,13 +494,13 @@ START_TEST(test_says_what_is_unusual)
     ck_assert_msg(!strstr(text_of("log"), "validation_crop"), "%s", text_of("log"));
     ck_assert_msg(!strstr(text_of("log"), "its lr"), "%s", text_of("log"));
 
-    /* A run that fine-tunes begins and goes on by one command line. */
+    /* A run that fine-tunes begins and goes on by one command line, also where the first values are no longer there. */
     for (int i = 0; i < 2; i++) {
         drop_log();
         check_runs("",
-                   FILES_RUN "--epochs 3 --val-interval 0 --steps %d --pretrained unusual/model.safetensors --output tuned "
+                   FILES_RUN "--epochs 3 --val-interval 0 --steps %d --pretrained %s/model.safetensors --output tuned "
                              "--resume auto",
-                   i + 1);
+                   i + 1, i ? "removed" : "unusual");
         check_says(i ? "resumed from tuned/checkpoint.safetensors: epoch 0, step 1" : "no checkpoint in tuned: training begins");
     }
     check_refused("either --resume FILE or --pretrained",
@@ -510,6 +511,19 @@ START_TEST(test_says_what_is_unusual)
     check_refused("--output unusual has a checkpoint.safetensors: ", MOVED "unusual");
     check_runs("", MOVED "unusual --overwrite");
     check_runs("", MOVED "./tuned/../tuned");
+    check_runs("", FILES_RUN "--steps 1 --val-interval 0 --keep 2 --output kept");
+    check_refused("--output kept has a checkpoint of step 1 of another run: ", MOVED "kept --keep 2 --overwrite");
+    check_runs("", FILES_RUN "--steps 2 --val-interval 0 --keep 2 --output kept "
+                             "--resume kept/step-000001/checkpoint.safetensors");
+    char command[200];
+    snprintf(command, sizeof command,
+             "cd %s && mkdir tuned/backup && cp tuned/checkpoint.safetensors tuned/backup && "
+             "ln -s tuned/checkpoint.safetensors linked.safetensors",
+             run_folder);
+    ck_assert_int_eq(run_command(command), 0);
+#define GOES_ON FILES_RUN "--epochs 3 --val-interval 0 --steps 4 --output tuned --resume "
+    check_refused("--output tuned has a checkpoint.safetensors: ", GOES_ON "tuned/backup/checkpoint.safetensors");
+    check_runs("", GOES_ON "linked.safetensors");
     check_refused("--resume auto goes on, and --overwrite begins anew", FILES_RUN "--output tuned --resume auto --overwrite");
 }
 END_TEST

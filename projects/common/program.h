@@ -13,7 +13,7 @@ typedef struct program {
 } program;
 
 /* Reads the options, compares them over the ranks, and runs, or prints the help. The exit code: 0; 1 after an error; 128 and the
- * signal's number after a Ctrl-C or a SIGTERM that the run has watched. */
+ * signal's number after a Ctrl-C, a SIGTERM or a SIGHUP that the run has watched. */
 int program_main(const program *of, int argc, char **argv);
 
 #endif

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -91,7 +92,10 @@ static void set_reported(training_checkpoint *of, const head_options *head)
     training_checkpoint_set_integer(of, "epochs", "--epochs", TRAINING_GOES_ON_REPORTED, wanted->epochs);
     training_checkpoint_set_number(of, "lr", "--lr", TRAINING_GOES_ON_REPORTED, wanted->lr);
     training_checkpoint_set(of, "lr_schedule", "--lr-schedule", TRAINING_GOES_ON_REPORTED, schedule);
-    training_checkpoint_set_number(of, "head_lr", "--head-lr", TRAINING_GOES_ON_REPORTED, head->lr > 0 ? head->lr : wanted->lr);
+    if (head->lr > 0)
+        training_checkpoint_set_number(of, "head_lr", "--head-lr", TRAINING_GOES_ON_REPORTED, head->lr);
+    else
+        training_checkpoint_set(of, "head_lr", "--head-lr", TRAINING_GOES_ON_REPORTED, "that of --lr");
     training_checkpoint_set_number(of, "weight_decay", "--wd", TRAINING_GOES_ON_REPORTED, wanted->weight_decay);
     training_checkpoint_set_number(of, "clip_grad", "--clip-grad", TRAINING_GOES_ON_REPORTED, wanted->clip_grad);
 }
@@ -131,34 +135,57 @@ static shard_metadata *describe(const training_checkpoint *of, const training_po
 
 /* ---- saving ---- */
 
-/* Whether the file of --resume is in --output, or in the folder of a step there. */
-static bool resumes_output(const training_options *wanted)
+static bool are_one_folder(const char *a, const char *b)
 {
-    char path[PATH_MAX], above[PATH_MAX + 4];
-    struct stat output, folder;
-    if (snprintf(path, sizeof path, "%s", wanted->resume) >= (int)sizeof path || stat(wanted->output, &output) != 0)
-        return false;
-    char *slash = strrchr(path, '/');
-    if (slash)
-        slash[1] = '\0';
-    else
-        snprintf(path, sizeof path, ".");
-    snprintf(above, sizeof above, "%s/..", path);
-    return (stat(path, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino) ||
-           (stat(above, &folder) == 0 && folder.st_dev == output.st_dev && folder.st_ino == output.st_ino);
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
-/* A run that begins anew, or goes on from another folder, would replace the best model of the run before. */
-static shard_status check_empty(const training_options *wanted)
+/* Whether a file of that absolute path, which is cut, is in --output, or in the folder of a step there. */
+static bool is_in_output(const training_options *wanted, char *path)
 {
-    static const char *const names[] = {"checkpoint.safetensors", "best.safetensors"};
+    char *slash = strrchr(path, '/');
+    *slash = '\0';
+    if (are_one_folder(path, wanted->output))
+        return true;
+    slash = strrchr(path, '/');
+    if (!slash || !training_is_step_folder(slash + 1))
+        return false;
+    *slash = '\0';
+    return are_one_folder(path, wanted->output);
+}
+
+/* Whether --resume's file is one of --output, by its path or by where links lead. */
+static bool resumes_output(const training_options *wanted)
+{
+    const char *file = wanted->resume, *slash = strrchr(file, '/');
+    char folder[PATH_MAX], path[2 * PATH_MAX];
+    if (realpath(file, path) && is_in_output(wanted, path))
+        return true;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) + 1 : 1, slash ? file : ".");
+    if (!realpath(folder, path))
+        return false;
+    strcat(path, "/checkpoint");
+    return is_in_output(wanted, path);
+}
+
+/* A run that begins anew, or goes on from another folder, would replace or remove the models of the run before, which has saved a
+ * step's checkpoint if newest >= 0. */
+static shard_status check_empty(const training_options *wanted, int64_t newest)
+{
+    static const char *const names[] = {"checkpoint.safetensors", "best.safetensors", "model.safetensors"};
     char path[PATH_MAX];
     bool goes_on = wanted->resume && (training_resumes_auto(wanted) || resumes_output(wanted));
+    if (newest >= 0 && !goes_on)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "--output %s has a checkpoint of step %" PRId64
+                           " of another run: go on with --resume auto, or take another folder",
+                           wanted->output, newest);
     for (size_t i = 0; i < sizeof names / sizeof *names && !goes_on && !wanted->overwrite; i++)
         if (files_join(path, "--output", wanted->output, names[i]) == SHARD_OK && access(path, F_OK) == 0)
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
-                "--output %s has a %s: go on with --resume auto, take another folder, or begin anew with --overwrite",
+                "--output %s has a %s: go on with --resume auto, take another folder, or replace it with --overwrite",
                 wanted->output, names[i]);
     return shard_last_status();
 }
@@ -187,7 +214,7 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
                            output, newest, at->step);
     if (status != SHARD_OK)
         return status;
-    check_empty(of->options);
+    check_empty(of->options, newest);
     return shard_agree(shard_world()); /* one rank alone may see a file */
 }
 

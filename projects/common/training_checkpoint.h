@@ -82,8 +82,8 @@ void training_checkpoint_set_missing(training_checkpoint *of, const char *missin
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
 
 /* Makes the --output folder if it does not exist; does nothing without --output. Without --overwrite it must have no
- * checkpoint, unless --resume goes on from one in it. With --keep, and without --resume auto, it must have none of a later step
- * than `at`, where the run begins. Collective over the world. */
+ * checkpoint and no model, unless --resume goes on from one in it. With --keep, and without --resume auto, it must have none of a
+ * later step than `at`, where the run begins, and none at all of another run. Collective over the world. */
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
@@ -92,6 +92,9 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
  * change; a file that fails later does not stop the next one. Does nothing without --output. Collective over the world. */
 shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best);
+
+/* Whether it is the name of a step's folder, as shard_save_checkpoint writes it. */
+bool training_is_step_folder(const char *name);
 
 /* Between two steps: finishes the save that --save-async has begun, if its values are written. Collective over the world. */
 shard_status training_checkpoint_poll(training_checkpoint *of);

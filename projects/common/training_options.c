@@ -103,13 +103,12 @@ const command_option training_validation_rows[] = {
 const command_option training_file_rows[] = {
     {COMMAND_TEXT, "output",
      "folder for checkpoint.safetensors (the latest), best.safetensors and model.safetensors (the best model alone, without the "
-     "optimizer; before a validation the latest); made if it is not there. It must have no checkpoint, unless --resume goes on "
+     "optimizer; before a validation the latest); made if it is not there. It must have none of these, unless --resume goes on "
      "from it",
      "DIR", AT(output)},
     {COMMAND_FLAG, "overwrite",
-     "begin anew in an --output that has checkpoint.safetensors or best.safetensors, and replace them; folders of --keep stay, "
-     "and "
-     "are refused",
+     "replace the checkpoint.safetensors, best.safetensors and model.safetensors of another run in --output, by a run that "
+     "begins or that goes on from another folder; folders of --keep stay, and are refused",
      AT(overwrite)},
     {COMMAND_WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},
     {COMMAND_WHOLE, "keep",

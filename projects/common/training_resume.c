@@ -257,8 +257,7 @@ static shard_status resume_step(const training_checkpoint *of, const shard_tenso
     return SHARD_OK;
 }
 
-/* Whether it is the name of a step's folder, as shard_save_checkpoint writes it. */
-static bool is_step(const char *name)
+bool training_is_step_folder(const char *name)
 {
     char again[40];
     if (strncmp(name, "step-", 5) != 0)
@@ -277,7 +276,7 @@ static shard_status check_no_steps(const char *output)
     while (folder && (entry = readdir(folder))) {
         char path[PATH_MAX];
         int bytes = snprintf(path, sizeof path, "%s/%s/checkpoint.safetensors", output, entry->d_name);
-        count += is_step(entry->d_name) && bytes < PATH_MAX && access(path, F_OK) == 0;
+        count += training_is_step_folder(entry->d_name) && bytes < PATH_MAX && access(path, F_OK) == 0;
     }
     if (folder)
         closedir(folder);

@@ -126,7 +126,7 @@ static void warn(training_run *run)
     steps = wanted->steps && wanted->steps < steps ? wanted->steps : steps;
     if (!wanted->output)
         progress_say(&run->progress, "without --output neither checkpoints nor the model are saved");
-    if (warmup > 0 && warmup >= steps)
+    if (warmup > steps)
         progress_say(&run->progress,
                      "the warmup has %" PRId64 " steps and the run %" PRId64 ": the learning rate does not reach --lr", warmup,
                      steps);

@@ -170,8 +170,6 @@ shard_status trainer_open(trainer *run, const options *wanted)
         status = make_model(run);
     if (status == SHARD_OK)
         status = trainer_describe(run);
-    if (status == SHARD_OK && wanted->pretrained)
-        status = pretrained_load(run, wanted->pretrained);
     if (status == SHARD_OK && !wanted->training.evaluate)
         status = check_last_batch(run);
     if (status == SHARD_OK && !wanted->training.evaluate)
@@ -184,6 +182,8 @@ shard_status trainer_open(trainer *run, const options *wanted)
         introduce(run);
     if (status == SHARD_OK)
         status = training_run_resume(&run->base);
+    if (status == SHARD_OK && wanted->pretrained && !run->base.resumed)
+        status = pretrained_load(run, wanted->pretrained);
     if (status == SHARD_OK)
         status = training_run_open_files(&run->base, run->data.num_classes);
     return status;
