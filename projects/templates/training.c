@@ -85,12 +85,12 @@ static void train_step(run *r)
             load_samples(samples, count, &inputs, &labels);
             SHARD_AUTOCAST(SHARD_BFLOAT16) /* float16 needs a shard_grad_scaler too: shard/amp.h */
                 loss = shard_parallel_cross_entropy(shard_forward(r->model, inputs), labels, .reduction = SHARD_REDUCTION_SUM);
-                /* Each sample weighs the same, also those of an epoch's last micro-batch, which may be smaller: its step then
-                 * counts less. Data parallel averages over model groups, of which some may have a sample more than others. */
-                loss = shard_scale(loss, (double)shard_group_size(data_group) / (MICRO_BATCH * ACCUMULATE));
-                shard_backward(loss);
-                shard_all_reduce(loss, SHARD_SUM, data_group); /* to print it; data parallel averages gradients itself */
-                mean += shard_item(loss) / shard_group_size(data_group);
+            /* Each sample weighs the same, also those of an epoch's last micro-batch, which may be smaller: its step then
+             * counts less. Data parallel averages over model groups, of which some may have a sample more than others. */
+            loss = shard_scale(loss, (double)shard_group_size(data_group) / (MICRO_BATCH * ACCUMULATE));
+            shard_backward(loss);
+            shard_all_reduce(loss, SHARD_SUM, data_group); /* to print it; data parallel averages gradients itself */
+            mean += shard_item(loss) / shard_group_size(data_group);
         }
     }
     shard_clip_grad_norm(r->optimizer, 1.0, NULL); /* takes the optimizer, as the gradients are partitioned over the ranks */
