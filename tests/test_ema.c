@@ -1,5 +1,5 @@
 /* Averages of parameters: their definition, in the parameters' place, saved and loaded, and
- * on ranks that share the parameters out. */
+ * on ranks among which the parameters are partitioned. */
 #include "support/host.h"
 #include "support/layers.h"
 #include "support/scratch.h"
@@ -541,7 +541,11 @@ START_TEST(test_refuses)
         check_error(shard_ema_update(ema), "shard_ema_update: *shard_ema_swap them back first");
         ck_assert_ptr_null(shard_ema_state_dict(ema));
         check_error(SHARD_ERROR_ARGUMENT, "shard_ema_state_dict: *shard_ema_swap them back first");
+        check_ok(shard_backward(shard_sum(p)));
+        check_error(shard_step(sgd), "shard_step: averages are in the parameters' place, *shard_ema_swap them back first");
         check_ok(shard_ema_swap(ema));
+        ck_assert_double_eq(value_at(p, 0), 1);
+        shard_optimizer_zero_grad(sgd);
         shard_tensors *state = shard_ema_state_dict(ema);
         check_ok(shard_copy_from_host(shard_tensors_find(state, "n_averaged"), &(int64_t){-10}, sizeof(int64_t)));
         check_error(shard_ema_update(ema), "shard_ema_update: n_averaged is -10, as it was loaded: *");
@@ -565,6 +569,65 @@ START_TEST(test_refuses)
         shard_ema_destroy(NULL);
         shard_optimizer_destroy(sgd);
     }
+}
+END_TEST
+
+/* Averages that stay in the parameters' place are what training goes on with, once nothing can swap them back. */
+START_TEST(test_steps_after_end)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_zeros(SHARD_SHAPE(1), .requires_grad = true, .dtype = SHARD_FLOAT64);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *kept = shard_ema_create(sgd, .decay = 0.5), *ended = shard_ema_create(sgd, .decay = 0.5);
+        check_ok(shard_ema_update(ended));
+        check_ok(shard_backward(shard_sum(p)));
+        check_ok(shard_step(sgd));
+        check_ok(shard_ema_update(ended));
+        check_ok(shard_ema_swap(kept));
+        check_ok(shard_ema_swap(ended));
+        ck_assert_double_eq(value_at(p, 0), -0.5);
+        check_ok(shard_backward(shard_sum(p)));
+        check_error(shard_step(sgd), "shard_step: averages are in the parameters' place*");
+        shard_ema_destroy(ended);
+        check_error(shard_step(sgd), "shard_step: averages are in the parameters' place*"); /* the other one's */
+        shard_ema_destroy(kept);
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(value_at(p, 0), -1.5);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
+/* Steps of an overlap are made by the backward. */
+static void swapped_during_overlap(shard_group *world, void *context)
+{
+    (void)world;
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(SIZE), 1, SHARD_FLOAT64);
+        shard_optimizer *sgd = sgd_of(p);
+        check_ok(shard_zero_optimizer(sgd, .stage = 2, .overlap = true) ? SHARD_OK : shard_last_status());
+        shard_ema *ema = shard_ema_create(sgd, .decay = 0.5);
+        check_ok(shard_ema_update(ema));
+        double before = value_at(p, 0);
+        check_ok(shard_ema_swap(ema));
+        check_error(shard_backward(shard_sum(p)), "*shard_backward: averages are in the parameters' place*");
+        shard_optimizer_zero_grad(sgd);
+        check_ok(shard_ema_swap(ema));
+        ck_assert_double_eq(value_at(p, 0), before);
+        check_ok(shard_backward(shard_sum(p)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(value_at(p, 0), before - 1);
+        shard_ema_destroy(ema);
+        shard_optimizer_destroy(sgd);
+    }
+}
+
+START_TEST(test_overlap)
+{
+    run_job(2, swapped_during_overlap, NULL);
 }
 END_TEST
 
@@ -669,6 +732,8 @@ int main(void)
     tcase_add_test(tcase, test_collects_begun_averages);
     tcase_add_test(tcase, test_errors_of_ranks);
     tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_steps_after_end);
+    tcase_add_test(tcase, test_overlap);
     tcase_add_test(tcase, test_shared_out_later);
     tcase_add_test(tcase, test_neighbours);
     int result = test_run(suite);

@@ -362,6 +362,28 @@ START_TEST(refuses_steps_apart)
 }
 END_TEST
 
+/* A replay would step the averages that are in the parameters' place. */
+START_TEST(refuses_swapped)
+{
+    int number = 0;
+    while (!recipes[number].ema)
+        number++;
+    trainee t = make_trainee(&recipes[number]);
+    int step = 0;
+    while (step < WARMUP)
+        step_eagerly(&t, step++);
+    shard_graph *graph = capture_step(&t);
+    step_by_replay(&t, step++, graph);
+    check_ok(shard_ema_swap(t.ema));
+    for (int i = 0; i < 2; i++)
+        check_error(shard_graph_replay(graph), "shard_graph_replay: averages are in the parameters' place*");
+    check_ok(shard_ema_swap(t.ema));
+    step_by_replay(&t, step, graph);
+    shard_graph_destroy(graph);
+    drop_trainee(&t);
+}
+END_TEST
+
 /* A collective begins with a preflight check on the hosts: all ranks receive the refusal, and continue together. */
 static void refuse_collective(shard_group *world, void *context)
 {
@@ -422,6 +444,7 @@ int main(void)
         tcase_add_test(all, refuses_without_optimizer);
         tcase_add_test(all, others_end_in_capture);
         tcase_add_test(all, refuses_steps_apart);
+        tcase_add_test(all, refuses_swapped);
         tcase_add_test(all, refuses_collectives);
     }
     return test_run(suite);

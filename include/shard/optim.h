@@ -222,14 +222,14 @@ SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_
                                                                           const shard_tensors *parameters,
                                                                           const shard_param_group_options *options);
 
-/* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If
- * any rank comes to it with an error, no rank updates a parameter, and all of them return the error: a failed backward never
- * moves a parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both
- * before the next backward, which would add to them. A failure in the middle of a step, of a device, of communication, or of
- * memory that is not known before (docs/errors.md), may be of one rank alone: others have stepped then, and LAMB may have
- * replaced gradients. Errors: MISMATCH, ranks whose settings differ, or of which one alone lacks a gradient that data parallel
- * training averages over the world; ARGUMENT, a gradient that is a pending sum
- * (shard/distributed.h) over ranks with replicas of the parameter, which shard_data_parallel or shard_all_reduce sums.
+/* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If any rank
+ * comes to it with an error, no rank updates a parameter, and all of them return the error: a failed backward never moves a
+ * parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both before the
+ * next backward, which would add to them. A failure in the middle of a step, of a device, of communication, or of memory that
+ * is not known before (docs/errors.md), may be of one rank alone: others have stepped then, and LAMB may have replaced
+ * gradients. Errors: MISMATCH, ranks whose settings differ, or of which one alone lacks a gradient that data parallel training
+ * averages over the world; ARGUMENT, a gradient that is a pending sum (shard/distributed.h) over ranks with replicas of the
+ * parameter, which shard_data_parallel or shard_all_reduce sums, or averages in the parameters' place (shard_ema_swap).
  * Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_step(shard_optimizer *optimizer);
 
@@ -333,10 +333,10 @@ SHARD_API void shard_ema_destroy(shard_ema *ema);
  * loaded. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
-/* Exchanges parameters and averages: swap, evaluate or save, swap back. Do not step or update in between. Needs 4 MiB of
- * workspace. Lists of shard_ema_state_dict have the parameters in between: none can be made, saved or loaded then (ARGUMENT). A
- * checkpoint of the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged on each.
- * MISMATCH: ranks with other numbers of updates. Collective over the world. */
+/* Exchanges parameters and averages: swap, evaluate or save, swap back. A step or an update in between is refused (ARGUMENT).
+ * Needs 4 MiB of workspace. Lists of shard_ema_state_dict have the parameters in between: none can be made, saved or loaded then
+ * (ARGUMENT). A checkpoint of the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged
+ * on each. MISMATCH: ranks with other numbers of updates. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).

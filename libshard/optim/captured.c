@@ -22,6 +22,8 @@ static void count_step(void *context, void *values, int count)
     const captured *c = context;
     shard_slot *slot = &c->optimizer->slots[c->slot];
     (void)values;
+    if (count > 0)
+        shard_optimizer_refuse_swapped(c->optimizer, "shard_graph_replay");
     *steps_of(slot) += count;
     shard_tensor_count_write(slot->range.tensor);
     for (int s = 0; s < shard_slot_states(c->optimizer, slot); s++)

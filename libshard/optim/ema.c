@@ -53,6 +53,8 @@ void shard_ema_destroy(shard_ema *ema)
     if (!ema)
         return;
     shard_graph_forget(ema);
+    if (ema->swapped)
+        ema->optimizer->swapped--;
     for (int64_t i = 0; i < ema->count; i++)
         shard_tensor_unref(ema->averages[i].value);
     shard_tensor_unref(ema->updates);
@@ -280,6 +282,7 @@ shard_status shard_ema_swap(shard_ema *ema)
         return status;
     }
     ema->swapped = !ema->swapped;
+    ema->optimizer->swapped += ema->swapped ? 1 : -1;
     for (int64_t i = 0; i < ema->count; i++)
         if (!shard_tensor_is_idle(ema->averages[i].value))
             ema->averages[i].value->leaf->exchanged = ema->swapped;

@@ -109,6 +109,7 @@ struct shard_optimizer {
     bool scaled;              /* else grad_scale is not set, and the scale is 1 */
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or SHARD_NO_CLIP_VALUE */
     bool skipped;             /* the last step was skipped */
+    int swapped;              /* shard_ema whose averages are in the parameters' place */
     /* Of a gradient scaler: it has unscaled the gradients since they were zeroed, and one was not finite on some rank; the
      * scaler's period of the last step by it. */
     bool unscaled, overflowed;
@@ -213,6 +214,9 @@ bool shard_slot_counts(const shard_slot *slot);
  * summed those of its parameters. Where the replicas are known, ranks without one do not count: this rank has the whole gradient
  * of its local shard. */
 shard_status shard_optimizer_check_summed(const shard_optimizer *optimizer, const char *function);
+
+/* ARGUMENT in the name of the public function while averages are in the parameters' place: a step would change those. */
+shard_status shard_optimizer_refuse_swapped(const shard_optimizer *optimizer, const char *function);
 
 /* Steps those of `count` slots, from place `first` of the order on, that have a gradient. The gradients are not cleared. */
 shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t first, int64_t count);

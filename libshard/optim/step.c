@@ -238,7 +238,9 @@ static shard_status step_deferred(const shard_optimizer *optimizer, int64_t firs
 shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t first, int64_t slots)
 {
     int64_t count = 0;
-    shard_status status = shard_optimizer_make_state(optimizer, false);
+    shard_status status = shard_optimizer_refuse_swapped(optimizer, "shard_backward"); /* overlap; shard_step has checked it */
+    if (status == SHARD_OK)
+        status = shard_optimizer_make_state(optimizer, false);
     shard_run *all = optimizer->runs; /* make_state leaves it free */
     if (status == SHARD_OK)
         status = step_deferred(optimizer, first, slots);
@@ -324,6 +326,15 @@ shard_status shard_optimizer_check_summed(const shard_optimizer *optimizer, cons
     return SHARD_OK;
 }
 
+shard_status shard_optimizer_refuse_swapped(const shard_optimizer *optimizer, const char *function)
+{
+    if (!optimizer->swapped)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT,
+                       "%s: averages are in the parameters' place, which a step would change: shard_ema_swap them back first",
+                       function);
+}
+
 /* Parameters would differ after a step with settings that differ between ranks. Seven digits: machines may differ in the
  * last bits of a schedule's result. */
 static void require_identical_settings(const shard_optimizer *optimizer)
@@ -370,7 +381,8 @@ shard_status shard_step(shard_optimizer *optimizer)
         optimizer->skipped = false;
         if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
-        if (check_averaged(optimizer) == SHARD_OK && shard_optimizer_check_summed(optimizer, "shard_step") == SHARD_OK &&
+        if (shard_optimizer_refuse_swapped(optimizer, "shard_step") == SHARD_OK && check_averaged(optimizer) == SHARD_OK &&
+            shard_optimizer_check_summed(optimizer, "shard_step") == SHARD_OK &&
             shard_optimizer_check_deferred(optimizer) == SHARD_OK && shard_last_status() == SHARD_OK)
             prepare_memory(optimizer);
         shard_optimizer_require_identical_gradients(optimizer);
