@@ -3,9 +3,10 @@
 import math
 import os
 
-import numpy
 import torch
 from torch import nn
+
+from image_model import made_up_images, write_values
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BLOCKS = {"iresnet18": (2, 2, 2, 2), "iresnet34": (3, 4, 6, 3), "iresnet50": (3, 4, 14, 3), "iresnet100": (3, 13, 30, 3),
@@ -54,56 +55,12 @@ class IResNet(nn.Module):
         return self.features(self.fc(self.dropout(torch.flatten(self.bn2(x), 1))))
 
 
-def made_up(seed, count):
-    """In [0, 1), from a hash of the seed and the index; tests/test_iresnet.c has the same."""
-    x = (numpy.arange(count, dtype=numpy.uint64) + numpy.uint64(1 + 1000003 * (seed + 1))) & numpy.uint64(0xFFFFFFFF)
-    for multiplier, shift in ((2654435761, 15), (2246822519, 13), (3266489917, 16)):
-        x = (x * numpy.uint64(multiplier)) & numpy.uint64(0xFFFFFFFF)
-        x ^= x >> numpy.uint64(shift)
-    return x.astype(numpy.float64) / 2.0**32
-
-
-def fill(model):
-    for seed, (name, tensor) in enumerate(model.state_dict().items()):
-        if tensor.dtype == torch.int64:
-            continue
-        u = torch.from_numpy(made_up(seed, tensor.numel())).reshape(tensor.shape)
-        if tensor.ndim == 4:
-            value = (2 * u - 1) * math.sqrt(6 / (tensor.shape[1] * tensor.shape[2] * tensor.shape[3]))
-        elif tensor.ndim == 2:
-            value = (2 * u - 1) / math.sqrt(tensor.shape[1])
-        elif name.endswith("prelu.weight"):
-            value = u - 0.25
-        elif name.endswith("bn3.weight"):  # small, so that what blocks add does not grow from block to block
-            value = 0.2 + 0.2 * u
-        elif name.endswith("weight") or name.endswith("running_var"):
-            value = 0.5 + u
-        else:
-            value = u - 0.5
-        tensor.copy_(value.float())
-
-
-def write_numbers(file, name, numbers):
-    file.write(name + "".join(" %.9g" % number for number in numbers) + "\n")
-
-
-def write_values(file, arch):
-    model = IResNet(BLOCKS[arch], SIDE, WIDTH, FEATURES).double()
-    fill(model)
-    images = torch.from_numpy(made_up(9999, IMAGES * SIDE * SIDE * 3)).reshape(IMAGES, SIDE, SIDE, 3) * 2 - 1
-    images = images.float().double().permute(0, 3, 1, 2)
-    with torch.no_grad():
-        write_numbers(file, arch + " evaluation", model.eval()(images).flatten().tolist())
-    features = model.train()(images)
-    write_numbers(file, arch + " training", features.flatten().tolist())
-    loss = nn.functional.cross_entropy(features, torch.arange(IMAGES) * 5 % FEATURES)
-    loss.backward()
-    write_numbers(file, arch + " loss", [loss.item()])
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            write_numbers(file, arch + " gradient " + name, [parameter.grad.abs().sum().item()])
-    for name, buffer in model.named_buffers():
-        write_numbers(file, arch + " buffer " + name, [buffer.double().sum().item()])
+def special(name, tensor, u):
+    if tensor.ndim == 4:
+        return (2 * u - 1) * math.sqrt(6 / (tensor.shape[1] * tensor.shape[2] * tensor.shape[3]))
+    if tensor.ndim == 2:
+        return (2 * u - 1) / math.sqrt(tensor.shape[1])
+    return u - 0.25 if name.endswith("prelu.weight") else None
 
 
 with open(os.path.join(HERE, "iresnet_names.txt"), "w") as file:
@@ -114,5 +71,6 @@ with open(os.path.join(HERE, "iresnet_names.txt"), "w") as file:
             kind = "parameter" if name in trained else "constant"
             file.write(" ".join([arch, kind, name, *map(str, tensor.shape)]) + "\n")
 with open(os.path.join(HERE, "iresnet_values.txt"), "w") as file:
-    write_values(file, "iresnet18")
-    write_values(file, "iresnet50")
+    for arch in ("iresnet18", "iresnet50"):
+        model = IResNet(BLOCKS[arch], SIDE, WIDTH, FEATURES).double()
+        write_values(file, arch, model, special, made_up_images(IMAGES, SIDE), 5)
