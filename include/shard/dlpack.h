@@ -109,10 +109,10 @@ SHARD_API DLManagedTensor *shard_to_dlpack_unversioned(shard_tensor *tensor);
 /* A tensor on that memory, without a copy. The deleter is called when the last tensor on it is released, or a parameter on it
  * moves (shard_data_parallel_create, shard_zero_optimizer), after which training no longer writes to the memory; at once if
  * there are no elements; after an error it is not called, and the caller still owns `managed`. NULL with the error set:
- * UNSUPPORTED, another major version than 1, memory that is neither the host's nor a GPU's or is read-only, a dtype that there
- * is not here, gaps between elements; UNAVAILABLE, a GPU that cannot be opened; ARGUMENT, elements without memory, or memory
- * that is not aligned to the dtype's size; SHAPE, a negative size; MEMORY, sizes that overflow. Not collective. As
- * torch.from_dlpack. */
+ * UNSUPPORTED, another major version than 1, memory of another kind than kDLCPU, kDLCUDAHost and kDLCUDA or that is read-only, a
+ * dtype that there is not here, more than SHARD_MAX_DIMS dimensions, gaps between elements; UNAVAILABLE, a GPU that cannot be
+ * opened; ARGUMENT, elements without memory, or memory that is not aligned to the dtype's size; SHAPE, a negative size; MEMORY,
+ * sizes that overflow. Not collective. As torch.from_dlpack. */
 SHARD_API shard_tensor *shard_from_dlpack(DLManagedTensorVersioned *managed);
 /* As shard_from_dlpack, of the struct of before version 1, which does not tell whether the memory is read-only. NULL with the
  * error set. Not collective. */

@@ -39,7 +39,10 @@
  *   - the first use of a tensor that was made before, initialization with random values;
  *   - the first product of matrices on the device, which makes cuBLAS's workspace, and the first convolution, or attention
  *     of 16 bits, of each shape, which makes cuDNN's plan;
- *   - a gradient scaler, an average whose decay warms up, shard_zero_optimizer;
+ *   - a gradient scaler, an average whose decay warms up, the first clipping of an optimizer's gradients;
+ *   - the step of an optimizer whose parameters are partitioned (shard_zero_optimizer, or shard_data_parallel_create with a
+ *     .stage), shard_take_gradient_rows;
+ *   - samples of classes, a loss with one, and a classifier's logits with .normalized;
  *   - collectives of more than one rank, as their preflight checks run on the host.
  *
  * Faults that kernels find in a replay (labels, indices) are reported as those of eager operations. Memory that is
@@ -66,8 +69,8 @@ SHARD_API shard_graph *shard_graph_begin(shard_device *device);
 SHARD_API SHARD_CHECKED shard_status shard_graph_end(shard_graph *graph);
 
 /* Queues all captured work. Models, optimizers and static inputs must still exist. Does nothing if the thread has an error,
- * which is returned. Errors: ARGUMENT, nothing to replay, a call in a capture, an optimizer that was destroyed, or parameters
- * whose numbers of steps have come to differ; DEVICE. Not collective. */
+ * which is returned. Errors: ARGUMENT, nothing to replay, a call in a capture, an optimizer that was destroyed, parameters
+ * whose numbers of steps have come to differ, or averages in the parameters' place (shard_ema_swap); DEVICE. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_graph_replay(shard_graph *graph);
 
 /* The number of operations, copies and allocations that a replay queues; 0 if there is nothing to replay. */

@@ -63,11 +63,12 @@ typedef struct shard_cross_entropy_options {
  * ranks want it or none does. NULL after an error; refused with probabilities (ARGUMENT). Its macro is
  * shard_cross_entropy_with_rank(logits, target, &label_rank, ...). The backward writes the gradient over the logits if no
  * other tensor refers to them by then.
- * Errors: ARGUMENT, .sample_correction without .sample, an ignore_index of a class with probabilities, BATCH_MEAN; SHAPE,
- * operands that do not fit; UNSUPPORTED, the mean of split rows, .sample_correction with .soft_cap. An optional tensor that is
- * NULL while the thread has an error may be the result of an operation that failed: the loss is NULL, here and in the functions
- * below, unless it is recorded for a backward, in which other ranks may wait for this one. Collective over the logits' group if
- * they are split along classes. */
+ * Errors: ARGUMENT, .sample_correction without .sample or with .margin, .sample or an ignore_index of 0 or more with
+ * probabilities, BATCH_MEAN; SHAPE, operands that do not fit; UNSUPPORTED, the mean of split rows, .soft_cap with
+ * .sample_correction or .margin, a label rank with .margin or .sample, probabilities or weights that require a gradient. An
+ * optional tensor that is NULL while the thread has an error may be the result of an operation that failed: the loss is NULL,
+ * here and in the functions below, unless it is recorded for a backward, in which other ranks may wait for this one. Collective
+ * over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, ...)  \
     SHARD_GIVEN(shard_cross_entropy_with( \
         logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -126,8 +127,8 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  * loss and the step") says when. Evaluation takes no sample: all classes.
  *
  * Waits for a GPU that has the labels; for labels in host memory no GPU is waited for, neither here nor in the loss. Errors:
- * ARGUMENT, a rate outside [0, 1], a negative step; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al.
- * 2022), which draws per rank. */
+ * ARGUMENT, a rate outside [0, 1], a negative step; SHAPE, labels that are not int64; UNSUPPORTED, in a graph's capture. Not
+ * collective. As Partial FC (An et al. 2022), which draws per rank. */
 SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
                                              int64_t step);
 
@@ -141,7 +142,8 @@ SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor 
  * Partial FC takes without it. All ranks of a group that splits the classes give one, or none does.
  *
  * Waits for GPUs that have the sample or the labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate
- * outside (0, 1]. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
+ * outside (0, 1]; UNSUPPORTED, in a graph's capture. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss;
+ * Jean et al. 2015. */
 SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 
 typedef struct shard_binary_cross_entropy_options {

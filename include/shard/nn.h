@@ -287,7 +287,7 @@ SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_embedding(shard_modu
  *
  * Errors: ARGUMENT, a result of an operation, a dtype that is not floating (not for constants), numbers that make no
  * distribution, or that the dtype does not have; SHAPE, fewer than two dimensions for xavier and kaiming; UNSUPPORTED, a partial
- * tensor, one that is split along another dimension than the first or last, or random values in a graph's capture. Not
+ * tensor, and random values of one that is split along another dimension than the first or last, or in a graph's capture. Not
  * collective, but replicas are identical only if all ranks make the call. As torch.nn.init, and
  * torchshard.nn.init.shard_init_helper_ around it.
  */

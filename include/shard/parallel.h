@@ -88,8 +88,9 @@ typedef enum shard_buffer_mode {
 
 typedef enum shard_zero_partition {
     SHARD_ZERO_EVEN = 0, /* each rank has the same number of elements of each bucket, exactly 1/N with padding */
-    SHARD_ZERO_WHOLE,    /* each rank has whole parameters: of those of one call the largest first, each to the rank that
-                            has least, the lowest of several (torch: one parameter group after another) */
+    SHARD_ZERO_WHOLE,    /* each rank has whole parameters: those of one call are assigned from the largest to the smallest,
+                            each to the rank with the fewest elements so far, the lowest rank of several (torch: one parameter
+                            group after another). A classifier's bias goes with its weight. */
 } shard_zero_partition;
 
 typedef struct shard_data_parallel_options {
