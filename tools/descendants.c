@@ -17,10 +17,11 @@ typedef struct process_table {
 } process_table;
 
 /* Reads the fields of /proc/<id>/stat: "id (name) state parent ...", where the name may have any characters. False
- * for a process that has ended, reaped or not. */
+ * for a process that has ended, reaped or not. One whose first thread has ended has its state, Z, while others go on. */
 static bool read_process(const char *id, process *row)
 {
     char path[64], text[512], state;
+    int threads;
     snprintf(path, sizeof path, "/proc/%.20s/stat", id);
     FILE *file = fopen(path, "re");
     if (!file)
@@ -30,7 +31,10 @@ static bool read_process(const char *id, process *row)
     text[length] = '\0';
     const char *behind_name = strrchr(text, ')');
     row->id = (pid_t)strtol(id, NULL, 10);
-    return behind_name && sscanf(behind_name, ") %c %d", &state, &row->parent) == 2 && state != 'Z' && state != 'X';
+    return behind_name &&
+           sscanf(behind_name, ") %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &row->parent,
+                  &threads) == 3 &&
+           (state != 'Z' || threads > 1) && state != 'X';
 }
 
 static bool grow(void **array, int count, int *capacity, size_t size)

@@ -4,9 +4,11 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -149,7 +151,7 @@ void say(const char *format, ...)
 
 bool stream_open(stream *s, int rank, int from, int to)
 {
-    *s = (stream){.rank = rank, .from = from, .to = to, .capacity = LINE_FIRST, .line = malloc(LINE_FIRST)};
+    *s = (stream){.rank = rank, .from = from, .to = to, .capacity = LINE_FIRST, .line = malloc(LINE_FIRST), .rest = SIZE_MAX};
     return s->line != NULL;
 }
 
@@ -196,22 +198,40 @@ static void make_room(stream *s)
     }
 }
 
+/* Passes on a last line without its end. */
+static void end_stream(stream *s)
+{
+    if (s->used > 0)
+        pass_on(s, s->line, s->used);
+    stream_close(s);
+}
+
 void stream_read(stream *s)
 {
     if (s->used == s->capacity)
         make_room(s);
-    ssize_t got = read(s->from, s->line + s->used, s->capacity - s->used);
+    size_t room = s->capacity - s->used;
+    ssize_t got = read(s->from, s->line + s->used, room < s->rest ? room : s->rest);
     if (got < 0 && errno == EINTR)
         return;
+    if (got > 0 && s->rest != SIZE_MAX)
+        s->rest -= (size_t)got;
     const char *line = s->line, *fresh = s->line + s->used, *end = fresh + (got > 0 ? got : 0);
     for (const char *newline; (newline = memchr(fresh, '\n', (size_t)(end - fresh))) != NULL; line = fresh = newline + 1)
         pass_on(s, line, (size_t)(newline - line) + 1);
     s->used = (size_t)(end - line);
-    if (got > 0) {
-        memmove(s->line, line, s->used);
+    memmove(s->line, line, s->used);
+    if (got <= 0 || s->rest == 0)
+        end_stream(s);
+}
+
+void stream_end(stream *s)
+{
+    int kept = 0;
+    if (s->from < 0)
         return;
-    }
-    if (s->used > 0)
-        pass_on(s, line, s->used);
-    stream_close(s);
+    if (ioctl(s->from, FIONREAD, &kept) == 0)
+        s->rest = (size_t)kept;
+    if (s->rest == 0)
+        end_stream(s);
 }

@@ -16,6 +16,7 @@ typedef struct stream {
     int from, to; /* a pipe, -1: none (any more); STDOUT_FILENO or STDERR_FILENO */
     size_t used, capacity;
     char *line; /* what has come of it */
+    size_t rest; /* bytes that are still read of it; SIZE_MAX: all */
 } stream;
 
 /* When all ranks have been started: they inherit the action of SIGALRM, which this changes. */
@@ -49,5 +50,8 @@ void stream_close(stream *s);
  * write then ends as if it wrote to that reader. */
 struct pollfd stream_poll(stream *s);
 void stream_read(stream *s);
+
+/* Reads no more than is in the pipe now: a process that outlives the ranks may write for ever. */
+void stream_end(stream *s);
 
 #endif

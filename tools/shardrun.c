@@ -83,6 +83,7 @@ static struct job {
     int next_signal; /* SIGTERM, then SIGKILL */
     bool ending;     /* one has been sent */
     bool gone;       /* no process is left to end */
+    bool drains;     /* nothing is running, and what was written by then is passed on */
 } job;
 
 /* Signals whose action is another in shardrun, and the one before, which ranks inherit. */
@@ -110,17 +111,18 @@ static const char *printable(const char *text)
     return shard_printable(line, sizeof line, text);
 }
 
-/* A port without a listener. */
+/* A port without a listener; 0 where there is no 127.0.0.1. */
 static int free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
     int socket_file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (socket_file < 0 || bind(socket_file, (struct sockaddr *)&address, length) != 0 ||
-        getsockname(socket_file, (struct sockaddr *)&address, &length) != 0)
-        fail("no free port on 127.0.0.1");
+    if (socket_file < 0)
+        return 0;
+    bool found = bind(socket_file, (struct sockaddr *)&address, length) == 0 &&
+                 getsockname(socket_file, (struct sockaddr *)&address, &length) == 0;
     close(socket_file);
-    return ntohs(address.sin_port);
+    return found ? ntohs(address.sin_port) : 0;
 }
 
 static void set_number(const char *name, int value)
@@ -132,10 +134,13 @@ static void set_number(const char *name, int value)
 
 static void set_common_environment(void)
 {
-    int threads = shard_count_cores() / job.size;
+    int threads = shard_count_cores() / job.size, port = free_port();
     const char *given = getenv("OMP_NUM_THREADS");
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_number("MASTER_PORT", free_port());
+    if (port)
+        set_number("MASTER_PORT", port);
+    else
+        unsetenv("MASTER_PORT"); /* for programs' own use: libshard needs none */
     if (!given || !*given)
         set_number("OMP_NUM_THREADS", threads > 1 ? threads : 1);
 }
@@ -157,23 +162,25 @@ static int rank_of(pid_t process)
     return -1;
 }
 
-static void signal_one(pid_t process, int number)
+/* A terminal sends its signals to shardrun's process group itself: processes of another one, as of timeout, have none yet. */
+static void signal_one(pid_t process, int number, bool from_terminal)
 {
-    kill(process, number);
+    if (!from_terminal || getpgid(process) != getpgrp())
+        kill(process, number);
     if (number != SIGKILL)
         kill(process, SIGCONT); /* a stopped process would not handle it */
 }
 
 /* Sends the signal to the ranks and their descendants. */
-static void signal_ranks(int number)
+static void signal_ranks(int number, bool from_terminal)
 {
     process_list others = find_descendants(&job.strangers);
     for (int i = 0; i < job.size; i++)
         if (job.ranks[i].process)
-            signal_one(job.ranks[i].process, number);
+            signal_one(job.ranks[i].process, number, from_terminal);
     for (int i = 0; i < others.count; i++)
         if (rank_of(others.ids[i]) < 0)
-            signal_one(others.ids[i], number);
+            signal_one(others.ids[i], number, from_terminal);
     free(others.ids);
 }
 
@@ -227,7 +234,7 @@ _Noreturn static void fail_to_start(int number, const char *what)
     for (int i = 0; i < 2 * number; i++)
         stream_close(&job.ranks[i / 2].streams[i % 2]);
     do
-        signal_ranks(SIGKILL);
+        signal_ranks(SIGKILL, false);
     while (count_descendants() > 0 && now() < give_up_at);
     errno = error;
     fail(what);
@@ -379,7 +386,7 @@ static void take_signal(int signals)
     }
     if (info.ssi_signo == SIGUSR1 || info.ssi_signo == SIGUSR2) {
         if (job.left > 0)
-            signal_ranks((int)info.ssi_signo);
+            signal_ranks((int)info.ssi_signo, false);
         return;
     }
     if (!is_running()) {
@@ -396,8 +403,7 @@ static void take_signal(int signals)
         job.asked_at = now();
     if (job.end_at == 0)
         end_ranks_after(job.timeout);
-    /* A terminal sends its signals to the ranks too. */
-    signal_ranks(info.ssi_code == SI_KERNEL ? SIGCONT : (int)info.ssi_signo);
+    signal_ranks((int)info.ssi_signo, info.ssi_code == SI_KERNEL);
 }
 
 static void end_ranks_in_time(void)
@@ -409,7 +415,7 @@ static void end_ranks_in_time(void)
     else if (!job.ending)
         say("shardrun: ending what ranks have left running\n");
     job.ending = true;
-    signal_ranks(job.next_signal);
+    signal_ranks(job.next_signal, false);
     job.next_signal = SIGKILL;
     job.end_at = now() + GRACE_AFTER_TERM;
 }
@@ -430,13 +436,16 @@ static int time_to_wait(bool running)
  * output of theirs. */
 static bool watch(int signals, struct pollfd *files)
 {
-    int number = 0;
+    int number = 0, streams = job.tag ? 2 * job.size : 0; /* poll takes no more files than may be open, which ulimit -n limits */
+    bool running = is_running();
+    for (int i = 0; i < streams && !running && !job.drains; i++)
+        stream_end(&job.ranks[i / 2].streams[i % 2]);
+    job.drains = !running;
     files[number++] = (struct pollfd){.fd = signals, .events = POLLIN};
     for (int i = 0; i < 2; i++)
         files[number++] = output_poll(i);
-    for (int i = 0; i < 2 * job.size; i++)
+    for (int i = 0; i < streams; i++)
         files[number++] = stream_poll(&job.ranks[i / 2].streams[i % 2]);
-    bool running = is_running();
     int ready = poll(files, (nfds_t)number, time_to_wait(running));
     if (ready < 0 && errno != EINTR)
         fail("poll");
@@ -445,7 +454,7 @@ static bool watch(int signals, struct pollfd *files)
     for (int i = 0; i < 2 && ready > 0; i++)
         if (files[1 + i].revents)
             output_write(i);
-    for (int i = 0; i < 2 * job.size && ready > 0; i++)
+    for (int i = 0; i < streams && ready > 0; i++)
         if (files[3 + i].revents)
             stream_read(&job.ranks[i / 2].streams[i % 2]);
     if (ready > 0 && files[0].revents)
