@@ -46,6 +46,7 @@ typedef struct mpi_peer {
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
     mpi_answer *received;                                                               /* with its last answer */
+    double answered_at;                                                                 /* when that came, on this rank's clock */
 } mpi_peer;
 
 /* MPI is one of a kind in a process, and so is this. */
@@ -85,6 +86,10 @@ typedef struct mpi_group {
 /* Waits until the requests are done. TIMEOUT or PEER, for good, if ranks do not come. */
 shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number);
 
+/* Breaks the group for good after an error with which requests may be left in it, unless it is broken already: they would match
+ * other ranks' later calls. Returns the status. */
+shard_status mpi_fail(shard_group *group, shard_status status);
+
 /* The error of a call that did not return MPI_SUCCESS; OK if it did. */
 shard_status mpi_check(int result, const char *call);
 
@@ -115,8 +120,15 @@ void mpi_ask(int rank);
 /* Forgets the answers, for another question. */
 void mpi_forget_answers(void);
 
-/* Notes that this rank has come to a wait of that name. */
+/* Notes that this rank has come to a wait of that name, and that the wait it came to last is complete. */
 void mpi_come_to(uint64_t wait);
+void mpi_complete_wait(void);
+
+/* Whether this rank has completed the wait of that name, which the others in it then will do too. */
+bool mpi_has_completed(uint64_t wait);
+
+/* Makes the next mpi_ask ask the rank again. */
+void mpi_forget_answer(int rank);
 
 /* Takes in what the others have said, and answers. */
 void mpi_read_news(void);

@@ -75,7 +75,8 @@ static shard_status exchange(shard_group *group, const shard_collective *call)
     MPI_Request request = MPI_REQUEST_NULL;
     if (state->broken == SHARD_OK) {
         memcpy(state->mine, call->send, (size_t)bytes);
-        MPI_TRY(MPI_Iallgather(state->mine, bytes, MPI_BYTE, state->all, bytes, MPI_BYTE, state->comm, &request));
+        int result = MPI_Iallgather(state->mine, bytes, MPI_BYTE, state->all, bytes, MPI_BYTE, state->comm, &request);
+        SHARD_TRY(mpi_fail(group, mpi_check(result, "MPI_Iallgather")));
     }
     shard_status status = finish_one(group, request);
     if (status == SHARD_OK)
@@ -348,7 +349,7 @@ shard_status mpi_post(shard_group *group, const shard_collective *call, shard_re
     shard_request *made = call->prepared;
     if (call->kind == SHARD_COLLECTIVE_EXCHANGE)
         return exchange(group, call);
-    shard_status status = start(group, call);
+    shard_status status = mpi_fail(group, start(group, call));
     if (status != SHARD_OK)
         return status;
     if (made->number)

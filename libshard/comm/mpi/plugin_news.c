@@ -16,10 +16,16 @@
 
 enum { TAG_LEFT, TAG_READY, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_DEVICE_ABORTED, TAG_GIVEN_UP };
 
-/* The names of the waits that this rank came to, the last ones. */
+/* The waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
-static uint64_t came_to[REMEMBERED];
+static struct past_wait {
+    uint64_t name; /* MPI_NO_WAIT: none */
+    bool completed;
+} came_to[REMEMBERED];
 static unsigned came;
+
+/* Questions that may be under way at once. */
+#define QUESTIONS 1024
 
 /* Answers that may be under way at once; there is no room for more. */
 #define ANSWERS 256
@@ -33,7 +39,9 @@ typedef struct given_up {
 static struct {
     size_t answer_bytes, given_up_bytes, message_bytes;
     char *message; /* [message_bytes], the last one that came */
-    uint64_t question;
+    uint64_t question;             /* that the answers are to; MPI_NO_WAIT: none */
+    uint64_t questions[QUESTIONS]; /* as they are sent */
+    unsigned asked;
     struct given_up *given_up; /* this rank's messages about other ranks, which stay until the end */
     char *answers;             /* [ANSWERS][answer_bytes] */
     char *received;            /* [size][answer_bytes], the last answer of each rank */
@@ -178,7 +186,20 @@ static void say_given_up(const bool *ranks, const char *text)
 
 void mpi_come_to(uint64_t wait)
 {
-    came_to[++came % REMEMBERED] = wait;
+    came_to[++came % REMEMBERED] = (struct past_wait){.name = wait};
+}
+
+void mpi_complete_wait(void)
+{
+    came_to[came % REMEMBERED].completed = true;
+}
+
+bool mpi_has_completed(uint64_t wait)
+{
+    for (unsigned i = 0; i < REMEMBERED && wait != MPI_NO_WAIT; i++)
+        if (came_to[i].name == wait)
+            return came_to[i].completed;
+    return false;
 }
 
 /* Fills this rank's answer to the question. */
@@ -188,7 +209,7 @@ static void fill_answer(mpi_answer *answer, uint64_t question)
     answer->question = question;
     answer->wait = mpi.wait;
     for (unsigned i = 0; i < REMEMBERED; i++)
-        answer->came |= came_to[i] == question;
+        answer->came |= came_to[i].name == question;
     if (mpi.waiting)
         mpi.host->group_describe(mpi.waiting, answer->doing, sizeof answer->doing);
     for (int member = 0; mpi.waiting && member < mpi.waiting->size; member++)
@@ -219,7 +240,8 @@ static void give_answer(int rank, uint64_t question)
 static void take_answer(mpi_peer *peer)
 {
     memcpy(peer->received, news.message, news.answer_bytes);
-    if (peer->received->question == news.question)
+    peer->answered_at = shard_seconds();
+    if (news.question != MPI_NO_WAIT && peer->received->question == news.question)
         peer->answer = peer->received->came ? MPI_PEER_CAME : MPI_PEER_ABSENT;
 }
 
@@ -283,12 +305,19 @@ void mpi_forget_answers(void)
         mpi.peers[rank].answer = MPI_PEER_NOT_ASKED;
 }
 
+void mpi_forget_answer(int rank)
+{
+    mpi.peers[rank].answer = MPI_PEER_NOT_ASKED;
+}
+
 void mpi_ask(int rank)
 {
     news.question = mpi.wait;
     if (mpi.peers[rank].answer != MPI_PEER_NOT_ASKED)
         return;
-    send_news(rank, TAG_ASK, &news.question, sizeof news.question);
+    uint64_t *question = &news.questions[news.asked++ % QUESTIONS];
+    *question = mpi.wait;
+    send_news(rank, TAG_ASK, question, sizeof *question);
     mpi.peers[rank].answer = MPI_PEER_ASKED;
 }
 

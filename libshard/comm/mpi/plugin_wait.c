@@ -62,6 +62,12 @@ static shard_status give_up(shard_group *group, shard_status status, const char 
     return mpi.host->error(status, "%s%s", mpi.host->broken_prefix(&state->broken_since), text);
 }
 
+shard_status mpi_fail(shard_group *group, shard_status status)
+{
+    const mpi_group *state = group->state;
+    return status == SHARD_OK || state->broken ? status : give_up(group, status, "a call of MPI, or the wait for one, failed");
+}
+
 /* It has failed and waits, and not just in passing. */
 static bool waits_with_error(const mpi_peer *peer)
 {
@@ -87,6 +93,13 @@ shard_status mpi_probe(shard_group *group, const char *doing)
     return SHARD_OK;
 }
 
+/* Whether the rank's answer, that it did not come, may be out of date. It has failed anew since, or it was in a wait that this
+ * rank has completed, which it completes too, and goes on. */
+static bool may_come_still(const mpi_peer *peer)
+{
+    return !peer->left && (peer->answered_at < peer->failed_since || mpi_has_completed(peer->received->wait));
+}
+
 /* Fails if a rank of the group has left, or has failed and waits elsewhere, without entering this wait, or if a wait
  * for it failed before. */
 static shard_status check_members(shard_group *group)
@@ -102,6 +115,10 @@ static shard_status check_members(shard_group *group)
         mpi_ask(rank);
         if (peer->answer != MPI_PEER_ABSENT)
             continue;
+        if (may_come_still(peer)) {
+            mpi_forget_answer(rank);
+            continue;
+        }
         mpi.host->group_describe(group, doing, sizeof doing);
         if (peer->said[0])
             snprintf(text, sizeof text, "%s", peer->said);
@@ -175,7 +192,9 @@ shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number)
     mpi.wait = name_of_next_wait(group);
     mpi_come_to(mpi.wait);
     shard_status status = poll(group, &(wait_for){requests, number});
+    if (status == SHARD_OK)
+        mpi_complete_wait();
     mpi.waiting = NULL;
     mpi.wait = MPI_NO_WAIT;
-    return status;
+    return mpi_fail(group, status);
 }

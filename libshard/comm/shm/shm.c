@@ -81,8 +81,12 @@ bool shm_lock(const shm_world *world, short type, int byte)
 /* Takes the rank's place in the segment; it is held until the process ends. */
 static shard_status take_place(const shm_world *world, int rank)
 {
-    if (!shm_lock(world, F_WRLCK, rank))
+    bool locked = shm_lock(world, F_WRLCK, rank);
+    if (!locked && (errno == EAGAIN || errno == EACCES))
         return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: another process is rank %d already", rank);
+    if (!locked)
+        return shard_error(SHARD_ERROR_UNAVAILABLE, "shm: rank %d cannot lock its place in the segment: %s", rank,
+                           strerror(errno));
     shard_segment_rank *entry = &world->segment->ranks[rank];
     uint32_t state = atomic_load(&entry->state);
     if (state != SHARD_RANK_ABSENT && state != SHARD_RANK_CALLED)

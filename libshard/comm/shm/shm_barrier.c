@@ -111,11 +111,14 @@ bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text
     shard_segment_rank *member = &world->segment->ranks[rank];
     bool ended = atomic_load(&member->ended);
     uint32_t state = atomic_load(&member->state);
+    bool died = state == SHARD_RANK_JOINED && !shm_is_alive(world, rank);
+    if (died)
+        state = atomic_load(&member->state); /* the last one of a process that has ended */
     if (state == SHARD_RANK_FAILED)
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
     else if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
-    else if (state == SHARD_RANK_JOINED && !shm_is_alive(world, rank))
+    else if (state == SHARD_RANK_JOINED && died)
         snprintf(text, bytes, "rank %d died: it did not come to %s", rank, doing);
     else if (state == SHARD_RANK_CALLED && ended && atomic_load(&member->failed_since))
         snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
@@ -231,7 +234,9 @@ bool shm_find_late(const shard_group *group, char *text, size_t bytes)
 /* Whether a rank that has come to the round died in it. */
 static bool died_in_round(const shm_world *world, int rank, const char *doing, char *text, size_t bytes)
 {
-    if (atomic_load(&world->segment->ranks[rank].state) != SHARD_RANK_JOINED || shm_is_alive(world, rank))
+    const _Atomic uint32_t *state = &world->segment->ranks[rank].state;
+    if (atomic_load(state) != SHARD_RANK_JOINED || shm_is_alive(world, rank) ||
+        atomic_load(state) != SHARD_RANK_JOINED) /* the last one of a process that has ended */
         return false;
     snprintf(text, bytes, "rank %d died in %s", rank, doing);
     return true;
