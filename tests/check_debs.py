@@ -183,9 +183,26 @@ def check_overwrite(folder, sgd):
     train(folder, *sgd, "--steps", 2, expect=text.format(best.name))
     best.unlink()
     train(folder, *sgd, "--steps", 2, expect=text.format("model.safetensors"))
-    check(len(train(folder, *sgd, "--steps", 2, "--overwrite")) == 2 and latest.exists(), "--overwrite")
+    best.write_bytes(content)
+    check(len(train(folder, *sgd, "--steps", 2, "--overwrite")) == 2 and latest.exists() and not best.exists(), "--overwrite")
     train(folder, *sgd, "--overwrite", "--resume", "auto", expect="--resume auto goes on, and --overwrite begins anew: one of them")
     train(folder, "--overwrite", expect="--overwrite needs --output")
+
+
+def check_other_folder(folder):
+    """A run that goes on in another folder has a best model there, also if it does not reach the result of the run before."""
+    before, after = folder / "before", folder / "after"
+    train(folder, "--epochs", 1, "--val-interval", 1, "--output", before)
+    train(folder, "--lr", 0, "--epochs", 2, "--val-interval", 1, "--output", after, "--resume", before / "checkpoint.safetensors")
+    names = sorted(path.name for path in after.iterdir())
+    check(names == ["best.safetensors", "checkpoint.safetensors", "model.safetensors"], f"{names}")
+
+
+def check_diverged(folder):
+    """Weights that are not finite replace no checkpoint, also where most steps compute no loss."""
+    out = folder / "diverged"
+    train(folder, "--optimizer", "sgd", "--lr", 1e30, "--loss-every", 100, "--save-every", 5, "--output", out, expect="the loss of step 5 is")
+    check(list(out.iterdir()) == [], f"{list(out.iterdir())}")
 
 
 def check_data(folder):
@@ -354,6 +371,8 @@ def main():
         one = train(folder)
         check_ranks(folder, one)
         check_resume(folder, one)
+        check_other_folder(folder)
+        check_diverged(folder)
         check_data(folder)
         check_measures(folder)
         check_batch_sizes(folder, one)

@@ -561,17 +561,20 @@ def check_output(folder, out):
     check(all((folder / ("link_" + name)).read_text() == "old" for name in files), "a file was written in place")
     check(not list(other.glob("*.tmp")), f"{list(other.iterdir())}")
     check(len(generate(other, "--max-new-tokens", 3)) > 8, "a run of characters next to an old merges.txt")
-    before = {name: (other / name).read_bytes() for name in files}
-    for options, text in ((["--n-layer", 1], "has a model.safetensors of another network: take another folder"),
-                          (["--tokenizer", "bpe", "--vocab-size", 300], "of another network: take another folder")):
-        train(folder, "--steps", 1, "--output", other, "--overwrite", *options, expect=text)
-    for path in (folder / "text").iterdir():
-        path.write_text(path.read_text().replace("i", "ı"))
-    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a model.safetensors of another vocabulary: take another folder")
-    check(all((other / name).read_bytes() == content for name, content in before.items()), "the files of another network")
-    make_text(folder)
+    one = ["--n-layer", 1, "--output", other]
+    train(folder, "--steps", 1, *one, "--overwrite")
+    config, vocabulary = (json.loads((other / name).read_text()) for name in files)
+    check(config["n_layer"] == 1 and len(generate(other, "--max-new-tokens", 3)) > 8, f"another network in place of one: {config}")
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    for name, content, text in (("config.json", config | {"n_layer": 2}, "network"),
+                                ("vocab.json", vocabulary | {tokens[0]: 1, tokens[1]: 0}, "vocabulary")):
+        before = (other / name).read_bytes()
+        (other / name).write_text(json.dumps(content))
+        train(folder, "--steps", 2, *one, "--resume", "auto", expect=f"has a model.safetensors of another {text}: take another folder")
+        check(json.loads((other / name).read_text()) == content, "the files of another network")
+        (other / name).write_bytes(before)
     (other / "config.json").unlink()
-    train(folder, "--steps", 1, "--output", other, "--overwrite", expect="has a model.safetensors of an unknown network (")
+    train(folder, "--steps", 2, *one, "--resume", "auto", expect="has a model.safetensors of an unknown network (")
 
 
 def check_ignored_options(folder, out):

@@ -135,6 +135,8 @@ static shard_metadata *describe(const training_checkpoint *of, const training_po
 
 /* ---- saving ---- */
 
+static const char *const file_names[] = {"checkpoint.safetensors", "best.safetensors", "model.safetensors"};
+
 static bool are_one_folder(const char *a, const char *b)
 {
     struct stat of_a, of_b;
@@ -155,9 +157,11 @@ static bool is_in_output(const training_options *wanted, char *path)
     return are_one_folder(path, wanted->output);
 }
 
-/* Whether --resume's file is one of --output, by its path or by where links lead. */
-static bool resumes_output(const training_options *wanted)
+bool training_resumes_output(const training_options *wanted)
 {
+    if (!wanted->resume || !wanted->output || training_resumes_auto(wanted))
+        return wanted->resume && wanted->output;
+
     const char *file = wanted->resume, *slash = strrchr(file, '/');
     char folder[PATH_MAX], path[2 * PATH_MAX];
     if (realpath(file, path) && is_in_output(wanted, path))
@@ -173,21 +177,29 @@ static bool resumes_output(const training_options *wanted)
  * step's checkpoint if newest >= 0. */
 static shard_status check_empty(const training_options *wanted, int64_t newest)
 {
-    static const char *const names[] = {"checkpoint.safetensors", "best.safetensors", "model.safetensors"};
     char path[PATH_MAX];
-    bool goes_on = wanted->resume && (training_resumes_auto(wanted) || resumes_output(wanted));
+    bool goes_on = training_resumes_output(wanted);
     if (newest >= 0 && !goes_on)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--output %s has a checkpoint of step %" PRId64
                            " of another run: go on with --resume auto, or take another folder",
                            wanted->output, newest);
-    for (size_t i = 0; i < sizeof names / sizeof *names && !goes_on && !wanted->overwrite; i++)
-        if (files_join(path, "--output", wanted->output, names[i]) == SHARD_OK && access(path, F_OK) == 0)
+    for (size_t i = 0; i < sizeof file_names / sizeof *file_names && !goes_on && !wanted->overwrite; i++)
+        if (files_join(path, "--output", wanted->output, file_names[i]) == SHARD_OK && access(path, F_OK) == 0)
             return shard_error(
                 SHARD_ERROR_ARGUMENT,
                 "--output %s has a %s: go on with --resume auto, take another folder, or replace it with --overwrite",
-                wanted->output, names[i]);
+                wanted->output, file_names[i]);
     return shard_last_status();
+}
+
+/* --overwrite: a file that the run has not come to write would be taken for its own. Not of a run that goes on from one. */
+static void remove_files(const training_options *wanted)
+{
+    char path[PATH_MAX];
+    for (size_t i = 0; i < sizeof file_names / sizeof *file_names && !training_resumes_output(wanted); i++)
+        if (files_join(path, "--output", wanted->output, file_names[i]) == SHARD_OK && unlink(path) != 0 && errno != ENOENT)
+            shard_error(SHARD_ERROR_IO, "--output: %s cannot be removed: %s", path, strerror(errno));
 }
 
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at)
@@ -215,7 +227,12 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
     if (status != SHARD_OK)
         return status;
     check_empty(of->options, newest);
-    return shard_agree(shard_world()); /* one rank alone may see a file */
+    status = shard_agree(shard_world()); /* one rank alone may see a file */
+    if (status != SHARD_OK || !of->options->overwrite || of->epoch_steps == 0)
+        return status;
+    if (shard_group_rank(shard_world()) == 0)
+        remove_files(of->options);
+    return shard_agree(shard_world());
 }
 
 /* ---- the files of a checkpoint, up to three: with --save-async they are begun together and finished together ---- */

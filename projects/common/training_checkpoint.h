@@ -81,9 +81,13 @@ void training_checkpoint_set_missing(training_checkpoint *of, const char *missin
  * --epochs, the learning rates, their schedule, the weight decay and --clip-grad. */
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
 
+/* Whether --resume is auto, or its file is one of --output: by its path, or by where links lead. */
+bool training_resumes_output(const training_options *wanted);
+
 /* Makes the --output folder if it does not exist; does nothing without --output. Without --overwrite it must have no
- * checkpoint and no model, unless --resume goes on from one in it. With --keep, and without --resume auto, it must have none of a
- * later step than `at`, where the run begins, and none at all of another run. Collective over the world. */
+ * checkpoint and no model, unless --resume goes on from one in it; with it they are removed. With --keep, and without --resume
+ * auto, it must have none of a later step than `at`, where the run begins, and none at all of another run. Collective over the
+ * world. */
 shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
@@ -110,9 +114,10 @@ shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown
 void training_checkpoint_close(training_checkpoint *of);
 
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.
- * *resumed: false if auto has found none. A run that only validates loads the tensors that it has. The state of the gradient
- * scaler ("scaler.") begins anew if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another
- * setting; FORMAT, a damaged file, with auto all of them; those of shard_load. Collective over the world. */
+ * The best result begins anew with a file that is not --output's, where the model that had it is not. *resumed: false if auto has
+ * found none. A run that only validates loads the tensors that it has. The state of the gradient scaler ("scaler.") begins anew
+ * if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another setting; FORMAT, a damaged file, with
+ * auto all of them; those of shard_load. Collective over the world. */
 shard_status training_checkpoint_resume(const training_checkpoint *of, const shard_tensors *tensors, training_position *at,
                                         bool *resumed, progress *shown);
 

@@ -43,6 +43,14 @@ int64_t training_steps_to_make(const training_run *run, const training_position 
     return run->options->steps && asked < run->checkpoint.epoch_steps ? asked : run->checkpoint.epoch_steps;
 }
 
+bool training_saves_after_step(const training_run *run)
+{
+    int64_t every = run->options->save_every;
+    if (!run->options->output)
+        return false;
+    return (every && (run->at.step + 1) % every == 0) || run->at.epoch_step + 1 >= training_steps_to_make(run, &run->at);
+}
+
 /* ---- a step ---- */
 
 static shard_status compute_step(const training_loop *loop, step *made, bool *interrupted)

@@ -54,4 +54,7 @@ int64_t training_schedule_step(const training_run *run);
 /* The number of steps of the epoch at the position that this run makes. */
 int64_t training_steps_to_make(const training_run *run, const training_position *at);
 
+/* Whether the step at the position is the last one before a save, other than that of a signal. */
+bool training_saves_after_step(const training_run *run);
+
 #endif

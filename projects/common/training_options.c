@@ -107,7 +107,7 @@ const command_option training_file_rows[] = {
      "from it",
      "DIR", AT(output)},
     {COMMAND_FLAG, "overwrite",
-     "replace the checkpoint.safetensors, best.safetensors and model.safetensors of another run in --output, by a run that "
+     "remove the checkpoint.safetensors, best.safetensors and model.safetensors of another run in --output, by a run that "
      "begins or that goes on from another folder; folders of --keep stay, and are refused",
      AT(overwrite)},
     {COMMAND_WHOLE, "save-every", "steps between checkpoints; 0: after each epoch only", "N", AT(save_every), .most = MOST_WHOLE},

@@ -22,8 +22,8 @@ static const command_option table[] = {
 
     {COMMAND_HEADING, "Training", NULL},
     TRAINING_ROWS(options, training, "points"),
-    {COMMAND_WHOLE, "loss-every", "compute the loss in every Nth step; gradients need none", "N", AT(loss_every), .least = 1,
-     .most = 1000000000},
+    {COMMAND_WHOLE, "loss-every", "compute the loss in every Nth step, and in the last one before a save; gradients need none",
+     "N", AT(loss_every), .least = 1, .most = 1000000000},
     TRAINING_NON_FINITE_ROW(options, training),
 
     {COMMAND_HEADING, "Validation and files", NULL},

@@ -35,7 +35,7 @@ static shard_status run_backward(void *of, training_batch *made)
     const options *wanted = run->options;
     uint64_t key = random_hash((uint64_t)wanted->training.seed, (uint64_t)run->base.at.step, 1);
     double groups = shard_group_size(shard_mesh_data_group(run->base.mesh));
-    made->no_loss = run->base.at.step % wanted->loss_every != 0;
+    made->no_loss = run->base.at.step % wanted->loss_every != 0 && !training_saves_after_step(&run->base);
     shard_group_sampler_next(run->sampler, run->points, &made->local_samples);
     made->samples = shard_group_sampler_last_batch_size(run->sampler);
     int64_t total = 0, *points = training_gather_samples(run->points, made->local_samples, run->base.model_group, &total);

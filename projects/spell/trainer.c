@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- data ---- */
@@ -75,6 +76,24 @@ static shard_status make_network(trainer *run)
     return run->base.model ? SHARD_OK : shard_last_status();
 }
 
+/* The last layer's gradients are averaged apart from the others: none exist while rows are tied. */
+static shard_status make_data_parallel(trainer *run)
+{
+    const double bucket_mib = run->options->training.bucket_mib;
+    shard_tensors *all = shard_parameters(run->base.model), *encoder = shard_tensors_create(), *head = shard_tensors_create();
+    for (int64_t i = 0; i < shard_tensors_count(all); i++) {
+        const char *name = shard_tensors_name(all, i);
+        shard_tensors_add(strncmp(name, NETWORK_HEAD, strlen(NETWORK_HEAD)) == 0 ? head : encoder, name,
+                          shard_tensors_at(all, i));
+    }
+    run->base.data_parallel = shard_data_parallel_create(encoder, .bucket_mib = bucket_mib);
+    run->head_data_parallel = shard_data_parallel_create(head, .bucket_mib = bucket_mib);
+    shard_tensors_destroy(all);
+    shard_tensors_destroy(encoder);
+    shard_tensors_destroy(head);
+    return shard_last_status();
+}
+
 /* The last layer's optimizer is one of its own, as it does not step while rows are tied. */
 static shard_status make_optimizers(trainer *run)
 {
@@ -89,10 +108,8 @@ static shard_status make_optimizers(trainer *run)
     shard_tensors *parameters = shard_parameters(run->base.model);
     shard_status status = training_optimizers_open(&run->base.optimizers, wanted, &head, parameters, NETWORK_HEAD,
                                                    shard_group_sampler_steps(run->sampler));
-    if (status == SHARD_OK)
-        run->base.data_parallel = shard_data_parallel_create(parameters, .bucket_mib = wanted->bucket_mib);
     shard_tensors_destroy(parameters);
-    return shard_last_status();
+    return status == SHARD_OK ? make_data_parallel(run) : status;
 }
 
 static void introduce(trainer *run)
@@ -194,6 +211,7 @@ void trainer_close(trainer *run)
 {
     shard_group_sampler_destroy(run->sampler);
     shard_group_sampler_destroy(run->test_sampler);
+    shard_data_parallel_destroy(run->head_data_parallel);
     training_run_close(&run->base);
     pairs_destroy(run->pairs);
     words_close(run->dictionary);

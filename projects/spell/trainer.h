@@ -7,6 +7,7 @@
 
 typedef struct trainer {
     training_run base;
+    shard_data_parallel *head_data_parallel; /* the base's has the encoder alone */
     const options *options;
     words *dictionary;
     typed_words *test; /* NULL: DIR has none */
