@@ -169,6 +169,10 @@ def check_answers(ask):
     for parameters in (0, 1, 15, 17):  # fewer than layers, and a number that layers do not divide
         small = ask(f"--parameters {parameters} --features 1 --classes 2 --batch 2 --ranks 2 --zero 1")
         assert small["operations"]["backbone"] == 6 * parameters, small
+    # Stage 3 keeps no 16-bit copies of the backbone: those of a layer are made for its forward, and again for its backward.
+    deep = "--parameters 1.6e9 --activations 0 --features 64 --classes 1000 --ranks 8 --batch 8 --precision amp"
+    copies = [ask(f"{deep} --zero {stage}")["bytes_by_kind"]["activations"]["backbone"] for stage in (2, 3)]
+    assert copies[0] >= 2 * 1.6e9 and copies[1] <= 2 * 1.6e9 / 16 + 1e6, copies
     fused, plain = (ask(f"{head} --ranks 2 --model 1 --zero 3 --head {kind}") for kind in ("fused", "plain"))  # in row blocks
     assert fused["operations"] == plain["operations"] and fused["head_bytes_moved"] == plain["head_bytes_moved"], (fused, plain)
     assert fused["bytes"] == plain["bytes"], (fused, plain)

@@ -277,6 +277,9 @@ class Run:
             for i, parameter in enumerate(model.parameters):
                 self.need(parameter)
                 copy = self.narrow_copy(parameter)
+                if copy and parameter.bucket and plan.zero == 3:  # made again for the backward
+                    copy.drop()
+                    copy = None
                 self.tape.insert(2 * i + 1, copy or self.block(0))
                 self.rest(parameter)
             return self.block(images * model.features * self.head_element)
@@ -310,10 +313,11 @@ class Run:
             for parameter in reversed(model.parameters):
                 self.gradient(parameter)
                 self.need(parameter)
+                again = self.narrow_copy(parameter) if parameter.bucket and plan.zero == 3 else None
                 following = self.block(images * model.kept / model.LAYERS)
                 g.drop()
                 g = following
-                drop([self.tape.pop(), self.tape.pop()])
+                drop([self.tape.pop(), self.tape.pop()] + ([again] if again else []))
                 self.done(parameter)
             drop([g] + self.tape)
             return
