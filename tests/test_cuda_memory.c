@@ -217,6 +217,32 @@ START_TEST(pools_are_needed)
 }
 END_TEST
 
+/* The source may be overwritten on return, also where the GPU reads it by itself: of any size, and behind queued work. */
+START_TEST(sources_are_read)
+{
+    enum { MOST = 3 << 20 };
+    static const int64_t sizes[] = {1, 1000, 1 << 15, MOST}; /* the last with more bytes than are staged at a time */
+    setenv("SHARD_CUDA_EMULATION_PAGEABLE", "1", 1);
+    shard_device *device = shard_device_open("cuda");
+    float *source = calloc(MOST, sizeof *source), *got = calloc(MOST, sizeof *got);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t bytes = (size_t)sizes[i] * sizeof *source;
+        float *to = device->ops->allocate(device, bytes);
+        check_done(device->ops->fill(device, sizes[i], 7, to, SHARD_FLOAT32));
+        for (int64_t j = 0; j < sizes[i]; j++)
+            source[j] = (float)j;
+        check_done(device->ops->copy_in(device, to, source, bytes));
+        memset(source, 255, bytes);
+        check_done(device->ops->copy_out(device, got, to, bytes));
+        for (int64_t j = 0; j < sizes[i]; j++)
+            ck_assert_float_eq(got[j], (float)j);
+        device->ops->release(device, to, bytes);
+    }
+    free(source);
+    free(got);
+}
+END_TEST
+
 int main(void)
 {
     setenv("SHARD_CUDA_EMULATION_MEMORY", "32M", 1);
@@ -231,5 +257,6 @@ int main(void)
     tcase_add_test(tcase, convolutions);
     tcase_add_test(tcase, arrays_have_shadows);
     tcase_add_test(tcase, pools_are_needed);
+    tcase_add_test(tcase, sources_are_read);
     return test_run(suite);
 }

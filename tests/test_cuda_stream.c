@@ -223,6 +223,8 @@ START_TEST(refuses_other_streams)
         return;
     ck_assert_int_eq(shard_device_use_stream(gpu(), &no_stream), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: * is no stream of cuda:0");
+    ck_assert_int_eq(shard_device_use_stream(gpu(), (void *)2), SHARD_ERROR_ARGUMENT);
+    check_error(SHARD_ERROR_ARGUMENT, "shard_device_use_stream: stream 2 is CUDA's per-thread default stream*");
     SHARD_SCOPE
     {
         ck_assert_double_eq(shard_item(shard_sum(filled(1))), COUNT);

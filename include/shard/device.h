@@ -107,8 +107,8 @@ SHARD_API SHARD_CHECKED shard_status shard_synchronize(shard_device *device);
  * The stream belongs to the device, and lives until another one is in its place. No other thread calls a function of the device
  * at the same time. 1 is CUDA's legacy default stream, on which nothing can be captured (shard_graph_begin).
  *
- * Errors: ARGUMENT, a stream that is not the device's, or any but NULL for the CPU; UNSUPPORTED, while a graph is captured;
- * DEVICE. After an error the earlier stream stays. Not collective. As torch.cuda.set_stream.
+ * Errors: ARGUMENT, a stream that is not the device's, 2 (cudaStreamPerThread), or any but NULL for the CPU; UNSUPPORTED, while a
+ * graph is captured; DEVICE. After an error the earlier stream stays. Not collective. As torch.cuda.set_stream.
  */
 SHARD_API SHARD_CHECKED shard_status shard_device_use_stream(shard_device *device, void *stream);
 

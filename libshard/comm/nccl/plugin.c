@@ -45,6 +45,7 @@ static shard_status open_stream(shard_device *device)
     nccl.device = device;
     cuda->watch = watch;
     cuda->partner = &nccl.side_state;
+    cuda->collectives = nccl.stream;
     return SHARD_OK;
 }
 

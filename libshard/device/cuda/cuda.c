@@ -72,6 +72,9 @@ static shard_status start(opened *device, int ordinal)
     SHARD_CUDA_TRY(cudaSetDevice(ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
     SHARD_CUDA_TRY(cudaDeviceGetAttribute(&cuda->major, cudaDevAttrComputeCapabilityMajor, ordinal));
+    int reads_pageable;
+    SHARD_CUDA_TRY(cudaDeviceGetAttribute(&reads_pageable, cudaDevAttrPageableMemoryAccess, ordinal));
+    cuda->reads_pageable = reads_pageable != 0;
     SHARD_TRY(check_pools(ordinal));
     SHARD_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->own, cudaStreamNonBlocking));
     cuda->stream = cuda->own;

@@ -60,6 +60,8 @@ typedef struct shard_cuda {
     shard_status (*watch)(bool begins);
     /* The same device as seen from another stream, on which memory of the pool is released, too. NULL: there is none. */
     const struct shard_cuda *partner;
+    cudaStream_t collectives;        /* another one that `watch` is for; NULL: there is none */
+    bool reads_pageable;             /* the GPU reads the host's memory by itself, as of a GH200: copies of it are not staged */
     shard_cuda_graph *capture;       /* the capture that the stream is in; NULL: none */
     shard_cuda_graph *graphs;        /* the list of all graphs */
     struct shard_cuda_blas *blas;    /* cuda_blas.c; made at its first use */

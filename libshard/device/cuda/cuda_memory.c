@@ -163,8 +163,12 @@ void shard_cuda_release_host(shard_device *device, void *memory, size_t bytes)
     (void)bytes;
     if (!memory)
         return;
-    if (cuda->watch && !cuda->capture) /* CUDA waits for the device, unwatched */
+    if (cuda->watch && !cuda->capture) { /* CUDA waits for the whole device, unwatched */
         wait_stream(cuda, cuda->stream);
+        wait_stream(cuda, cuda->copies);
+        if (cuda->collectives)
+            wait_stream(cuda, cuda->collectives);
+    }
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed; /* no capture of this thread ends by it */
     SHARD_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
     SHARD_CUDA(cudaFreeHost(memory));
@@ -251,7 +255,7 @@ shard_status shard_cuda_event_synchronize(shard_device *device, void *event)
 /* ---- copies ---- */
 
 /* Copies of memory that is not pinned, of more bytes, may wait for the stream inside of CUDA ("API synchronization behavior" of
- * the runtime's manual). */
+ * the runtime's manual). Where the GPU reads such memory by itself, copies of any size may do so at their turn. */
 enum { STAGED_BYTES = 64 << 10 };
 
 static bool is_pinned(const void *memory)
@@ -266,7 +270,8 @@ shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from
     if (bytes == 0)
         return SHARD_OK;
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "copying from the host to the device"));
-    if (bytes > STAGED_BYTES && !is_pinned(from_host)) {
+    bool pageable = (bytes > STAGED_BYTES || cuda->reads_pageable) && !is_pinned(from_host);
+    if (pageable) {
         bool staged;
         shard_status status = shard_cuda_stage_in(device, to, from_host, bytes, &staged);
         if (staged)
@@ -274,7 +279,8 @@ shard_status shard_cuda_copy_in(shard_device *device, void *to, const void *from
         if (cuda->watch) /* else CUDA waits, unwatched */
             SHARD_TRY(wait_stream(cuda, cuda->stream));
     }
-    return SHARD_CUDA(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, cuda->stream));
+    SHARD_CUDA_TRY(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, cuda->stream));
+    return pageable && cuda->reads_pageable ? wait_stream(cuda, cuda->stream) : SHARD_OK;
 }
 
 shard_status shard_cuda_copy_out(shard_device *device, void *to_host, const void *from, size_t bytes)

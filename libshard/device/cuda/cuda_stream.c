@@ -5,6 +5,10 @@
 static shard_status check_stream(const shard_device *device, cudaStream_t stream, cudaEvent_t event)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (stream == cudaStreamPerThread)
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_device_use_stream: stream 2 is CUDA's per-thread default stream, another one in each thread: "
+                           "create a stream");
     cudaError_t error = cudaStreamIsCapturing(stream, &capture);
     if (error == cudaSuccess && capture != cudaStreamCaptureStatusNone)
         return shard_error(SHARD_ERROR_UNSUPPORTED,

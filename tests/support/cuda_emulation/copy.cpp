@@ -1,5 +1,5 @@
 /*
- * Copies and fills. Pageable host memory is read at the call, as CUDA stages it, and
+ * Copies and fills. Pageable host memory is read at the call, as CUDA stages it, unless the device reads it by itself, and
  * written before the call returns; pinned memory is read and written when the copy's
  * turn comes. A copy from more than 64 KiB of pageable memory waits for the stream, as CUDA's may.
  */
@@ -86,7 +86,7 @@ static cudaError_t copy(const char *what, Rows to, Rows from, enum cudaMemcpyKin
         if (error != cudaSuccess)
             return error;
         std::shared_ptr<std::vector<char>> staged;
-        if (!from.reached()) {
+        if (!from.reached() && (waits || !reads_pageable())) {
             if (from.extent() > STAGED)
                 synchronize(end_of(stream));
             staged = std::make_shared<std::vector<char>>(from.width * from.rows);

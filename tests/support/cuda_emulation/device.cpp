@@ -44,6 +44,11 @@ bool has_pools()
     return setting("POOLS", "1") != "0";
 }
 
+bool reads_pageable()
+{
+    return setting("PAGEABLE", "0") != "0";
+}
+
 int current_device()
 {
     return chosen_device;
@@ -226,7 +231,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
             *value = has_pools();
             return cudaSuccess;
         case cudaDevAttrPageableMemoryAccess:
-            *value = 0;
+            *value = reads_pageable();
             return cudaSuccess;
         case cudaDevAttrComputeCapabilityMajor:
             *value = prop.major;

@@ -85,6 +85,7 @@ cudaError_t run_call(const std::function<cudaError_t()> &body, bool needs_device
 std::recursive_mutex &mutex();
 int device_count(); /* as SHARD_CUDA_EMULATION_DEVICES */
 bool has_pools();
+bool reads_pageable(); /* SHARD_CUDA_EMULATION_PAGEABLE: copies read the host's memory at their turn, as they may on a GH200 */
 int current_device();
 
 /* A place in a stream's queue: when `done` of it passes the number, all up to there has run. */
