@@ -190,12 +190,18 @@ def check_overwrite(folder, sgd):
 
 
 def check_other_folder(folder):
-    """A run that goes on in another folder has a best model there, also if it does not reach the result of the run before."""
+    """A run that goes on in another folder has the latest model there until its result is better than that of the run before."""
     before, after = folder / "before", folder / "after"
-    train(folder, "--epochs", 1, "--val-interval", 1, "--output", before)
-    train(folder, "--lr", 0, "--epochs", 2, "--val-interval", 1, "--output", after, "--resume", before / "checkpoint.safetensors")
+    options = ["--val-interval", 1, "--output", after]
+    train(folder, "--epochs", 1, "--val-interval", 1, "--lr", 0, "--output", before)
+    train(folder, "--lr", 0, "--epochs", 2, *options, "--resume", before / "checkpoint.safetensors")
     names = sorted(path.name for path in after.iterdir())
-    check(names == ["best.safetensors", "checkpoint.safetensors", "model.safetensors"], f"{names}")
+    check(names == ["checkpoint.safetensors", "model.safetensors"], f"{names}")
+    first = (after / "model.safetensors").read_bytes()
+    train(folder, "--epochs", 8, *options, "--resume", "auto")
+    names = sorted(path.name for path in after.iterdir())
+    check(names == ["best.safetensors", "checkpoint.safetensors", "model.safetensors"] and (after / "model.safetensors").read_bytes() != first,
+          f"a better result: {names}")
 
 
 def check_diverged(folder):

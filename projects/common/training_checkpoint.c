@@ -2,6 +2,7 @@
 #include "training_checkpoint.h"
 
 #include "files.h"
+#include "training_run.h"
 
 #include <shard/distributed.h>
 
@@ -157,7 +158,8 @@ static bool is_in_output(const training_options *wanted, char *path)
     return are_one_folder(path, wanted->output);
 }
 
-bool training_resumes_output(const training_options *wanted)
+/* Whether --resume is auto, or its file is one of --output: by its path, or by where links lead. */
+static bool resumes_output(const training_options *wanted)
 {
     if (!wanted->resume || !wanted->output || training_resumes_auto(wanted))
         return wanted->resume && wanted->output;
@@ -178,7 +180,7 @@ bool training_resumes_output(const training_options *wanted)
 static shard_status check_empty(const training_options *wanted, int64_t newest)
 {
     char path[PATH_MAX];
-    bool goes_on = training_resumes_output(wanted);
+    bool goes_on = resumes_output(wanted);
     if (newest >= 0 && !goes_on)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "--output %s has a checkpoint of step %" PRId64
@@ -197,12 +199,24 @@ static shard_status check_empty(const training_options *wanted, int64_t newest)
 static void remove_files(const training_options *wanted)
 {
     char path[PATH_MAX];
-    for (size_t i = 0; i < sizeof file_names / sizeof *file_names && !training_resumes_output(wanted); i++)
+    for (size_t i = 0; i < sizeof file_names / sizeof *file_names && !resumes_output(wanted); i++)
         if (files_join(path, "--output", wanted->output, file_names[i]) == SHARD_OK && unlink(path) != 0 && errno != ENOENT)
             shard_error(SHARD_ERROR_IO, "--output: %s cannot be removed: %s", path, strerror(errno));
 }
 
-shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at)
+/* Sets best_elsewhere, as the first rank sees the folder. */
+static shard_status find_best(training_checkpoint *of, const training_position *at)
+{
+    char path[PATH_MAX];
+    double missing = 0;
+    if (at->best >= 0 && shard_group_rank(shard_world()) == 0)
+        missing = files_join(path, "--output", of->options->output, "best.safetensors") != SHARD_OK || access(path, F_OK) != 0;
+    shard_status status = training_sum(&missing, 1);
+    of->best_elsewhere = missing > 0;
+    return status;
+}
+
+shard_status training_checkpoint_prepare(training_checkpoint *of, const training_position *at)
 {
     const char *output = of->options->output;
     char path[PATH_MAX];
@@ -228,11 +242,12 @@ shard_status training_checkpoint_prepare(const training_checkpoint *of, const tr
         return status;
     check_empty(of->options, newest);
     status = shard_agree(shard_world()); /* one rank alone may see a file */
-    if (status != SHARD_OK || !of->options->overwrite || of->epoch_steps == 0)
-        return status;
-    if (shard_group_rank(shard_world()) == 0)
-        remove_files(of->options);
-    return shard_agree(shard_world());
+    if (status == SHARD_OK && of->options->overwrite && of->epoch_steps > 0) {
+        if (shard_group_rank(shard_world()) == 0)
+            remove_files(of->options);
+        status = shard_agree(shard_world());
+    }
+    return status == SHARD_OK ? find_best(of, at) : status;
 }
 
 /* ---- the files of a checkpoint, up to three: with --save-async they are begun together and finished together ---- */
@@ -290,7 +305,7 @@ static shard_status save_all(training_checkpoint *of, const shard_tensors *all, 
     shard_status status = shard_last_status();
     if (status == SHARD_OK && best)
         status = save_as(of, all, metadata, "best.safetensors");
-    if (status == SHARD_OK && (best || of->latest_model || at->best < 0))
+    if (status == SHARD_OK && (best || of->latest_model || of->best_elsewhere || at->best < 0))
         status = save_as(of, model, of_model, "model.safetensors");
     if (status == SHARD_OK)
         status =
@@ -317,6 +332,7 @@ shard_status training_checkpoint_save(training_checkpoint *of, const shard_tenso
     double since = progress_clock();
     if (status == SHARD_OK)
         status = save_all(of, all, model, at, best);
+    of->best_elsewhere &= !best;
     of->saved = *at;
     of->has_saved = status == SHARD_OK;
     of->saves.pause += progress_clock() - since;

@@ -56,6 +56,7 @@ typedef struct training_checkpoint {
     double most_best;      /* its largest value, 100 for percent */
     int64_t epoch_steps;   /* steps of an epoch; 0: the run only validates */
     bool latest_model;     /* the run never validates: each save writes model.safetensors */
+    bool best_elsewhere;   /* the best model is not in --output, as the run goes on from another folder: the same */
     const char *otherwise; /* the end of the error about another setting: other ways to go on; NULL: none */
     training_setting settings[TRAINING_MOST_SETTINGS];
     int count;
@@ -81,19 +82,17 @@ void training_checkpoint_set_missing(training_checkpoint *of, const char *missin
  * --epochs, the learning rates, their schedule, the weight decay and --clip-grad. */
 shard_status training_checkpoint_set_options(training_checkpoint *of, const head_options *head);
 
-/* Whether --resume is auto, or its file is one of --output: by its path, or by where links lead. */
-bool training_resumes_output(const training_options *wanted);
-
 /* Makes the --output folder if it does not exist; does nothing without --output. Without --overwrite it must have no
  * checkpoint and no model, unless --resume goes on from one in it; with it they are removed. With --keep, and without --resume
  * auto, it must have none of a later step than `at`, where the run begins, and none at all of another run. Collective over the
  * world. */
-shard_status training_checkpoint_prepare(const training_checkpoint *of, const training_position *at);
+shard_status training_checkpoint_prepare(training_checkpoint *of, const training_position *at);
 
 /* Writes --output's checkpoint.safetensors, or with --keep that of the step, of all tensors. best: also best.safetensors, and the
- * model's tensors alone as model.safetensors with the settings that are not about training; before the first validation that file
- * has the latest model. Both are complete before the checkpoint. With --save-async the files are begun, and the tensors may
- * change; a file that fails later does not stop the next one. Does nothing without --output. Collective over the world. */
+ * model's tensors alone as model.safetensors with the settings that are not about training; before the first validation, and
+ * while the best model is in another folder, that file has the latest model. Both are complete before the checkpoint. With
+ * --save-async the files are begun, and the tensors may change; a file that fails later does not stop the next one. Does nothing
+ * without --output. Collective over the world. */
 shard_status training_checkpoint_save(training_checkpoint *of, const shard_tensors *all, const shard_tensors *model,
                                       const training_position *at, bool best);
 
@@ -114,7 +113,7 @@ shard_status training_checkpoint_finish(training_checkpoint *of, progress *shown
 void training_checkpoint_close(training_checkpoint *of);
 
 /* Loads --resume's FILE, or with auto the newest whole checkpoint of --output, into the tensors; sets *at and the random state.
- * The best result begins anew with a file that is not --output's, where the model that had it is not. *resumed: false if auto has
+ * *resumed: false if auto has
  * found none. A run that only validates loads the tensors that it has. The state of the gradient scaler ("scaler.") begins anew
  * if the file has none, and is left out if the run has no scaler. Errors: ARGUMENT, another setting; FORMAT, a damaged file, with
  * auto all of them; those of shard_load. Collective over the world. */

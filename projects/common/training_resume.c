@@ -191,8 +191,6 @@ static shard_status resume_file(const training_checkpoint *of, const shard_tenso
         status = load_tensors(of, tensors, path, saved.at.step);
     if (status == SHARD_OK) {
         *at = saved.at;
-        if (of->options->output && !training_resumes_output(of->options))
-            at->best = -1;
         shard_set_random_state(saved.random);
         progress_say(shown, "resumed from %s: epoch %" PRId64 ", step %" PRId64, path, at->epoch, at->step);
         training_checkpoint_report(of, found, path, shown);
