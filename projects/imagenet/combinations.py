@@ -45,7 +45,8 @@ FALLS = 0.05
 # All steps have the same images, so that what training does to the loss is seen at once.
 RUN = '-a resnet18 --stem small --image-size 16 --val-interval 0 -j 1 --seed 7 --sync-bn --bucket-mib 4 --head plain'
 TABLE = RUN + f' --synthetic {BATCH} --num-classes 10000 -b {BATCH} --lr 1e-4 --steps {STEPS}'
-SMALL = TABLE + ' --image-size 8 --num-classes 101'
+# A narrow model: the memory and the all-reduces of a wide one's replicas take most of the time.
+SMALL = TABLE + ' --image-size 8 --num-classes 101 --width 16 --bucket-mib 0.5 --lr 3e-4 --steps 10'
 CHART = RUN + f' --synthetic 32 -b {BATCH} --lr 1e-5 --steps 2 --num-classes {{}}'
 
 CLASSES = [1000, 10000, 100000, 1000000]
