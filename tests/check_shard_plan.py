@@ -54,7 +54,7 @@ RUNS = [
      f"--num-classes 40000 --head fused --model-parallel-size 2 --enable-zero-optim 1 {COLUMN}"),
     (4, "--classes 40000 --model 2 --head fused --accumulate 2",
      f"--num-classes 40000 --head fused --model-parallel-size 2 --accumulate 2 {COLUMN}"),
-    (2, "--classes 60000 --head-dtype bfloat16 --state-dtype bfloat16",
+    (2, "--classes 60000 --head-dtype bfloat16",
      f"--num-classes 60000 --head-dtype bfloat16 {COLUMN}"),
     (2, "--classes 60000 --head-dtype bfloat16 --head-state none --kahan",
      f"--num-classes 60000 --head-dtype bfloat16 --head-rounding kahan --head-optimizer sgd {COLUMN}"),
