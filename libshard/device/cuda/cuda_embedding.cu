@@ -64,6 +64,7 @@ enum {
     BINS = 1 << DIGIT, /* as many as threads of a block */
     TILE = 8 * BLOCK,  /* positions that a block sorts */
     WARPS = BLOCK / WARP,
+    FEW_TILES = 8, /* that a thread goes through by itself */
 };
 static_assert((int)BINS == (int)BLOCK, "a thread counts a bin");
 
@@ -108,22 +109,38 @@ static __global__ void count_digits(Sorting s, const int64_t *order, int shift)
 /* Exclusive prefix sums of the block's values; *total is the sum of all. */
 static __device__ inline int64_t prefix(int64_t value, int64_t *total)
 {
-    __shared__ int64_t sums[BLOCK];
-    sums[threadIdx.x] = value;
-    for (int step = 1; step < BLOCK; step *= 2) {
-        __syncthreads();
-        int64_t other = (int)threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
-        __syncthreads();
-        sums[threadIdx.x] += other;
+    __shared__ int64_t sums[WARPS];
+    int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    int64_t sum = value, before = 0, all = 0; /* of the warp's values up to this one; of earlier warps */
+    for (int step = 1; step < WARP; step *= 2) {
+        int64_t other = __shfl_up_sync(0xffffffffu, sum, (unsigned)step);
+        sum += lane >= step ? other : 0;
     }
+    if (lane == WARP - 1)
+        sums[warp] = sum;
     __syncthreads();
-    int64_t before = sums[threadIdx.x] - value;
-    *total = sums[BLOCK - 1];
+    for (int w = 0; w < WARPS; w++) {
+        before += w < warp ? sums[w] : 0;
+        all += sums[w];
+    }
     __syncthreads(); /* read before the next call writes */
-    return before;
+    *total = all;
+    return before + sum - value;
 }
 
-/* Each block turns one bin's counts into where they begin in the bin. */
+/* Each thread turns one bin's counts into where they begin in the bin, where these are few. */
+static __global__ void place_few_tiles(Sorting s)
+{
+    int64_t *counts = s.counts + threadIdx.x * s.tiles, before = 0;
+    for (int64_t i = 0; i < s.tiles; i++) {
+        int64_t count = counts[i];
+        counts[i] = before;
+        before += count;
+    }
+    s.totals[threadIdx.x] = before;
+}
+
+/* Each block turns those of one bin. */
 static __global__ void place_tiles(Sorting s)
 {
     int64_t *counts = s.counts + blockIdx.x * s.tiles, before = 0, total;
@@ -350,7 +367,7 @@ static shard_status sort_positions(shard_device *device, const Sorting &s, int64
     for (int shift = 0; shift == 0 || s.rows >> shift; shift += DIGIT) {
         int64_t *to = orders[passes++ % 2];
         SHARD_TRY(launch(device, count_digits, (unsigned)s.tiles, BLOCK, s, order, shift));
-        SHARD_TRY(launch(device, place_tiles, BINS, BLOCK, s));
+        SHARD_TRY(s.tiles <= FEW_TILES ? launch(device, place_few_tiles, 1, BINS, s) : launch(device, place_tiles, BINS, BLOCK, s));
         SHARD_TRY(launch(device, move_positions, (unsigned)s.tiles, BLOCK, s, order, to, shift));
         order = to;
     }
