@@ -67,6 +67,15 @@ def check_keys(*command):
     assert job.end() == 2
 
 
+def check_other_group():
+    """The terminal sends its signals to the foreground's process group, and timeout begins another one."""
+    job = Job('timeout', '200', PROGRAM, 'signal')
+    job.read_until(b'ready', 2)
+    job.type(b'\x03')
+    job.read_until(b'took signal 2', 2)
+    assert job.end() == 2
+
+
 def check_input():
     job = Job(PROGRAM, 'input')
     job.type(b'A\n')
@@ -86,6 +95,7 @@ def check_pause(key):
 
 check_keys(PROGRAM, 'signal')
 check_keys('sh', '-c', 'trap : INT; "$0" "$@" && true; exit $?', PROGRAM, 'signal')
+check_other_group()
 check_input()
 check_pause(b'')
 check_pause(b'\x13')

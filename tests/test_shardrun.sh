@@ -259,28 +259,7 @@ expect "a signal that the caller ignores" 0 "^done\$" \
 expect "what ranks leave in the background" 0 "^left\$" "$shardrun" -n 1 sh -c 'sleep 1 >/dev/null & echo left'
 expect "what a failed rank leaves in the background" 3 "^shardrun: ending what ranks have left running" \
     "$shardrun" -n 1 sh -c 'sleep 1000 >/dev/null & exit 3'
-
 expect "what ranks leave in the background, which never stops to write" 0 "^\[0\] y\$" \
     sh -c '"$@" | tail -n 1' sh "$shardrun" --tag -n 1 sh -c 'yes & yes & yes & sleep 0.1'
-
-# A Ctrl-C of the terminal goes to its foreground's processes: those of timeout are in another group.
-interrupt='
-import os, pty, sys
-process, terminal = pty.fork()
-if process == 0:
-    os.execvp(sys.argv[1], sys.argv[1:])
-text, sent = b"", False
-try:
-    while part := os.read(terminal, 4096):
-        text += part
-        if b"ready" in text and not sent:
-            sent = os.write(terminal, b"\x03") == 1
-except OSError: # the terminal has no process any more
-    pass
-print(text.decode().replace("\r", ""))
-'
-expect "Ctrl-C" 0 "rank 0 took signal 2" python3 -c "$interrupt" env SHARD_TIMEOUT=300 "$shardrun" -n 1 "$program" signal
-expect "Ctrl-C, ranks in another group" 0 "rank 0 took signal 2" \
-    python3 -c "$interrupt" env SHARD_TIMEOUT=300 "$shardrun" -n 1 timeout 200 "$program" signal
 
 finish
