@@ -135,7 +135,7 @@ START_TEST(test_many_classes)
 }
 END_TEST
 
-static void check_fails(shard_status status, const char *pattern)
+static void check_folder_fails(shard_status status, const char *pattern)
 {
     ck_assert_ptr_null(image_folder_open(in_root("train"), NULL));
     check_error(status, pattern);
@@ -143,15 +143,15 @@ static void check_fails(shard_status status, const char *pattern)
 
 START_TEST(test_errors)
 {
-    check_fails(SHARD_ERROR_IO, "*/train: No such file or directory");
+    check_folder_fails(SHARD_ERROR_IO, "*/train: No such file or directory");
     ck_assert_int_eq(mkdir(in_root("train"), 0777), 0);
-    check_fails(SHARD_ERROR_FORMAT, "*/train: no classes; images belong into */train/<class>/");
+    check_folder_fails(SHARD_ERROR_FORMAT, "*/train: no classes; images belong into */train/<class>/");
     ck_assert_int_eq(mkdir(in_root("train/cat"), 0777), 0);
-    check_fails(SHARD_ERROR_FORMAT, "*/train/cat: a class without images *");
+    check_folder_fails(SHARD_ERROR_FORMAT, "*/train/cat: a class without images *");
     write_file(nothing, "%s/train/cat/deeper/1.png", root);
-    check_fails(SHARD_ERROR_FORMAT, "*/train/cat: a class without images *");
+    check_folder_fails(SHARD_ERROR_FORMAT, "*/train/cat: a class without images *");
     write_file(nothing, "%s/train/dog.jpg", root);
-    check_fails(SHARD_ERROR_FORMAT, "*/train/dog.jpg: an image outside of a class; *");
+    check_folder_fails(SHARD_ERROR_FORMAT, "*/train/dog.jpg: an image outside of a class; *");
 }
 END_TEST
 

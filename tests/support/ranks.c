@@ -266,6 +266,13 @@ void check_joint_error(shard_status status, const char *pattern)
     check_error(own ? status : SHARD_ERROR_PEER, pattern);
 }
 
+void check_fails(shard_status returned, shard_status status, const char *pattern)
+{
+    ck_assert_msg(returned == status, "%s is returned instead of %s: %s", shard_status_name(returned), shard_status_name(status),
+                  shard_last_error());
+    check_error(status, pattern);
+}
+
 void check_error(shard_status status, const char *pattern)
 {
     const char *text = shard_last_error();

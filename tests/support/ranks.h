@@ -64,6 +64,8 @@ void ranks_report_to_stderr(void);
 /* Fails unless the thread's error is this one; then clears it. The text is compared
  * as a pattern of fnmatch: "rank 2: *". */
 void check_error(shard_status status, const char *pattern);
+/* The same of what a call has returned. */
+void check_fails(shard_status returned, shard_status status, const char *pattern);
 /* The same of an error of all ranks of a job: PEER where the text begins with another rank, "rank 2: ...", else `status`. */
 void check_joint_error(shard_status status, const char *pattern);
 
