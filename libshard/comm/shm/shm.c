@@ -45,6 +45,7 @@ static void shm_abort(shard_group *group, shard_abort_notice notice, shard_statu
 {
     shard_segment_rank *entry = shm_own_entry(group);
     bool device = notice == SHARD_ABORT_DEVICE;
+    atomic_thread_fence(memory_order_release); /* a reader that sees the new text sees the old one's withdrawal */
     if (text)
         snprintf(device ? entry->abort_text : entry->text, SHARD_SEGMENT_TEXT, "%s", text);
     if (device)

@@ -103,6 +103,7 @@ bool shm_waits_with_error(const shm_world *world, int rank, const shm_group *exc
     if (!since || same || shard_nanoseconds() - since <= ABORT_NOTICE_NANOSECONDS)
         return false;
     snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
+    atomic_thread_fence(memory_order_acquire); /* the text is read before the time is read again */
     return atomic_load(&member->failed_since) == since;
 }
 
