@@ -538,17 +538,18 @@ START_TEST(test_refuses)
         check_error(SHARD_ERROR_ARGUMENT, "shard_ema_create: decay 1 *");
         shard_ema *ema = shard_ema_create(sgd);
         check_ok(shard_ema_swap(ema));
-        check_error(shard_ema_update(ema), "shard_ema_update: *shard_ema_swap them back first");
+        check_fails(shard_ema_update(ema), SHARD_ERROR_ARGUMENT, "shard_ema_update: *shard_ema_swap them back first");
         ck_assert_ptr_null(shard_ema_state_dict(ema));
         check_error(SHARD_ERROR_ARGUMENT, "shard_ema_state_dict: *shard_ema_swap them back first");
         check_ok(shard_backward(shard_sum(p)));
-        check_error(shard_step(sgd), "shard_step: averages are in the parameters' place, *shard_ema_swap them back first");
+        check_fails(shard_step(sgd), SHARD_ERROR_ARGUMENT,
+                    "shard_step: averages are in the parameters' place, *shard_ema_swap them back first");
         check_ok(shard_ema_swap(ema));
         ck_assert_double_eq(value_at(p, 0), 1);
         shard_optimizer_zero_grad(sgd);
         shard_tensors *state = shard_ema_state_dict(ema);
         check_ok(shard_copy_from_host(shard_tensors_find(state, "n_averaged"), &(int64_t){-10}, sizeof(int64_t)));
-        check_error(shard_ema_update(ema), "shard_ema_update: n_averaged is -10, as it was loaded: *");
+        check_fails(shard_ema_update(ema), SHARD_ERROR_ARGUMENT, "shard_ema_update: n_averaged is -10, as it was loaded: *");
         ck_assert_double_eq(value_at(p, 0), 1);
         check_ok(shard_copy_from_host(shard_tensors_find(state, "n_averaged"), &(int64_t){0}, sizeof(int64_t)));
 
@@ -556,10 +557,10 @@ START_TEST(test_refuses)
         const char *path = scratch_path("swapped.safetensors");
         check_ok(shard_save(state, path, NULL));
         check_ok(shard_ema_swap(ema));
-        check_error(shard_save(state, scratch_path("other.safetensors"), NULL),
+        check_fails(shard_save(state, scratch_path("other.safetensors"), NULL), SHARD_ERROR_ARGUMENT,
                     "shard_save: \"p\" is an average *shard_ema_swap first");
-        check_error(shard_load(state, path), "shard_load: \"p\" is an average *");
-        check_error(shard_load_state_dict(state, state), "*\"p\" is an average *");
+        check_fails(shard_load(state, path), SHARD_ERROR_ARGUMENT, "shard_load: \"p\" is an average *");
+        check_fails(shard_load_state_dict(state, state), SHARD_ERROR_ARGUMENT, "*\"p\" is an average *");
         ck_assert_ptr_null(shard_collect_state_dict(state, 0));
         check_error(SHARD_ERROR_ARGUMENT, "*\"p\" is an average *");
         check_ok(shard_ema_swap(ema));
@@ -572,6 +573,39 @@ START_TEST(test_refuses)
 }
 END_TEST
 
+/* Swapped in turns, each of two averages would end with values of the other one, and the parameters with an average's. */
+START_TEST(test_two_averages)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_zeros(SHARD_SHAPE(1), .requires_grad = true, .dtype = SHARD_FLOAT64);
+        shard_optimizer *sgd = sgd_of(p);
+        shard_ema *ema[] = {shard_ema_create(sgd, .decay = 0.5), shard_ema_create(sgd, .decay = 0.25)};
+        for (int step = 0; step < 2; step++) {
+            check_ok(shard_ema_update(ema[0]));
+            check_ok(shard_ema_update(ema[1]));
+            check_ok(shard_backward(shard_sum(p)));
+            check_ok(shard_step(sgd));
+        }
+        for (int i = 0; i < 2; i++) {
+            shard_ema *other = ema[1 - i];
+            check_ok(shard_ema_swap(ema[i]));
+            ck_assert_double_eq(value_at(p, 0), i ? -0.75 : -0.5);
+            check_fails(shard_ema_swap(other), SHARD_ERROR_ARGUMENT,
+                        "shard_ema_swap: another shard_ema's averages are in the parameters' place*");
+            check_fails(shard_ema_update(other), SHARD_ERROR_ARGUMENT, "shard_ema_update: another shard_ema's averages*");
+            ck_assert_ptr_null(shard_ema_state_dict(other));
+            check_error(SHARD_ERROR_ARGUMENT, "shard_ema_state_dict: another shard_ema's averages*");
+            check_ok(shard_ema_swap(ema[i]));
+            ck_assert_double_eq(value_at(p, 0), -2);
+        }
+        shard_ema_destroy(ema[0]);
+        shard_ema_destroy(ema[1]);
+        shard_optimizer_destroy(sgd);
+    }
+}
+END_TEST
+
 /* Averages that stay in the parameters' place are what training goes on with, once nothing can swap them back. */
 START_TEST(test_steps_after_end)
 {
@@ -579,19 +613,16 @@ START_TEST(test_steps_after_end)
     {
         shard_tensor *p = shard_zeros(SHARD_SHAPE(1), .requires_grad = true, .dtype = SHARD_FLOAT64);
         shard_optimizer *sgd = sgd_of(p);
-        shard_ema *kept = shard_ema_create(sgd, .decay = 0.5), *ended = shard_ema_create(sgd, .decay = 0.5);
+        shard_ema *ended = shard_ema_create(sgd, .decay = 0.5);
         check_ok(shard_ema_update(ended));
         check_ok(shard_backward(shard_sum(p)));
         check_ok(shard_step(sgd));
         check_ok(shard_ema_update(ended));
-        check_ok(shard_ema_swap(kept));
         check_ok(shard_ema_swap(ended));
         ck_assert_double_eq(value_at(p, 0), -0.5);
         check_ok(shard_backward(shard_sum(p)));
-        check_error(shard_step(sgd), "shard_step: averages are in the parameters' place*");
+        check_fails(shard_step(sgd), SHARD_ERROR_ARGUMENT, "shard_step: averages are in the parameters' place*");
         shard_ema_destroy(ended);
-        check_error(shard_step(sgd), "shard_step: averages are in the parameters' place*"); /* the other one's */
-        shard_ema_destroy(kept);
         check_ok(shard_step(sgd));
         ck_assert_double_eq(value_at(p, 0), -1.5);
         shard_optimizer_destroy(sgd);
@@ -613,7 +644,8 @@ static void swapped_during_overlap(shard_group *world, void *context)
         check_ok(shard_ema_update(ema));
         double before = value_at(p, 0);
         check_ok(shard_ema_swap(ema));
-        check_error(shard_backward(shard_sum(p)), "*shard_backward: averages are in the parameters' place*");
+        check_fails(shard_backward(shard_sum(p)), SHARD_ERROR_ARGUMENT,
+                    "*shard_backward: averages are in the parameters' place*");
         shard_optimizer_zero_grad(sgd);
         check_ok(shard_ema_swap(ema));
         ck_assert_double_eq(value_at(p, 0), before);
@@ -641,7 +673,8 @@ static void shared_out_later(shard_group *world, void *context)
         shard_ema *ema = shard_ema_create(sgd);
         check_ok(shard_ema_update(ema));
         ck_assert_ptr_nonnull(shard_zero_optimizer(sgd));
-        check_error(shard_ema_update(ema), "shard_ema: \"p\" was partitioned *shard_zero_optimizer or *first");
+        check_fails(shard_ema_update(ema), SHARD_ERROR_ARGUMENT,
+                    "shard_ema: \"p\" was partitioned *shard_zero_optimizer or *first");
         shard_ema_destroy(ema);
         shard_optimizer_destroy(sgd);
     }
@@ -732,6 +765,7 @@ int main(void)
     tcase_add_test(tcase, test_collects_begun_averages);
     tcase_add_test(tcase, test_errors_of_ranks);
     tcase_add_test(tcase, test_refuses);
+    tcase_add_test(tcase, test_two_averages);
     tcase_add_test(tcase, test_steps_after_end);
     tcase_add_test(tcase, test_overlap);
     tcase_add_test(tcase, test_shared_out_later);

@@ -24,8 +24,12 @@ struct shard_ema {
     average *averages; /* of the optimizer's slots known so far */
     int64_t count, capacity;
     shard_tensor *updates; /* int64, on the host */
-    bool swapped;
 };
+
+static bool is_swapped(const shard_ema *ema)
+{
+    return ema->optimizer->swapped == ema;
+}
 
 shard_ema *shard_ema_create_with(shard_optimizer *optimizer, const shard_ema_options *given)
 {
@@ -53,8 +57,8 @@ void shard_ema_destroy(shard_ema *ema)
     if (!ema)
         return;
     shard_graph_forget(ema);
-    if (ema->swapped)
-        ema->optimizer->swapped--;
+    if (is_swapped(ema))
+        ema->optimizer->swapped = NULL;
     for (int64_t i = 0; i < ema->count; i++)
         shard_tensor_unref(ema->averages[i].value);
     shard_tensor_unref(ema->updates);
@@ -116,9 +120,9 @@ static shard_status refuse_swapped(const shard_ema *ema, const char *function)
 {
     if (!ema)
         return shard_null_argument(function, "ema");
-    if (ema->swapped)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: the averages are in the parameters' place: shard_ema_swap them back first",
-                           function);
+    if (ema->optimizer->swapped)
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: %s averages are in the parameters' place: shard_ema_swap them back first",
+                           function, is_swapped(ema) ? "the" : "another shard_ema's");
     return shard_last_status();
 }
 
@@ -268,8 +272,8 @@ static int64_t exchange_first(shard_ema *ema, int64_t count)
 shard_status shard_ema_swap(shard_ema *ema)
 {
     SHARD_FUNCTION("shard_ema_swap");
-    if (!ema)
-        shard_null_argument("shard_ema_swap", "ema");
+    if (!ema || !is_swapped(ema))
+        refuse_swapped(ema, "shard_ema_swap");
     const int64_t *updates = ema ? shard_tensor_memory(ema->updates) : NULL;
     if (updates)
         shard_require_identical("averages of %" PRId64 " updates", *updates);
@@ -281,11 +285,10 @@ shard_status shard_ema_swap(shard_ema *ema)
         exchange_first(ema, done);
         return status;
     }
-    ema->swapped = !ema->swapped;
-    ema->optimizer->swapped += ema->swapped ? 1 : -1;
+    ema->optimizer->swapped = is_swapped(ema) ? NULL : ema;
     for (int64_t i = 0; i < ema->count; i++)
         if (!shard_tensor_is_idle(ema->averages[i].value))
-            ema->averages[i].value->leaf->exchanged = ema->swapped;
+            ema->averages[i].value->leaf->exchanged = is_swapped(ema);
     return shard_optimizer_publish(ema->optimizer, true);
 }
 
