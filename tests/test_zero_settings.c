@@ -132,6 +132,33 @@ static void compares_settings(shard_group *world, void *context)
     }
 }
 
+/* A module of the first rank alone has a group of its own; the others add it with an empty list. */
+static void adds_groups_without_parameters(shard_group *world, void *context)
+{
+    bool first = shard_group_rank(world) == 0;
+    shard_group *alone = shard_group_split(world, shard_group_rank(world));
+    SHARD_SCOPE
+    {
+        shard_tensor *p = leaf(), *q = leaf();
+        shard_optimizer *sgd = sgd_of_list(list_of("p", p), .lr = 1.0);
+        if (*(int *)context)
+            ck_assert(shard_zero_optimizer(sgd, .stage = 1) == sgd);
+        shard_tensor_set_replica_group(q, alone);
+        check_ok(add_group_of(sgd, first ? list_of("q", q) : shard_tensors_create(), .lr_scale = 0.5));
+        check_ok(shard_backward(shard_sum(first ? shard_add(p, q) : p)));
+        check_ok(shard_step(sgd));
+        ck_assert_double_eq(shard_item(shard_sum(q)), first ? SIZE / 2.0 : SIZE);
+        shard_optimizer_destroy(sgd);
+    }
+    shard_group_destroy(alone);
+}
+
+START_TEST(test_groups_without_parameters)
+{
+    run_job(3, adds_groups_without_parameters, &_i);
+}
+END_TEST
+
 START_TEST(test_settings)
 {
     run_job(3, compares_settings, NULL);
@@ -143,5 +170,6 @@ int main(void)
     Suite *suite = suite_create("zero settings");
     TCase *tcase = test_case(suite, "refuses");
     tcase_add_test(tcase, test_settings);
+    tcase_add_loop_test(tcase, test_groups_without_parameters, 0, 2);
     return test_run(suite);
 }

@@ -58,7 +58,8 @@ typedef struct shard_sgd_options {
 
 /* As torch.optim.SGD. parameters is a list as shard_parameters makes it. The optimizer takes references to its tensors; the
  * list stays the caller's and may be destroyed. A parameter that is in it under two names counts once, under the first.
- * Weight decay applies to all parameters, unless decay_1d is false. The list may be empty, as on a rank without parameters. NULL
+ * Weight decay applies to all parameters, unless decay_1d is false. Replicas list their parameters in the same order. The list
+ * may be empty, as on a rank without parameters. NULL
  * with the error set: ARGUMENT, a setting out of range, or a tensor that is the result of an operation. Not collective. */
 #define shard_sgd(...) SHARD_OF_PARAMETERS(shard_sgd_with, shard_sgd_options, SHARD_SGD_OPTIONS, __VA_ARGS__)
 SHARD_API shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *options);
@@ -147,7 +148,7 @@ SHARD_API shard_optimizer *shard_lamb_with(const shard_tensors *parameters, cons
  *
  * Each rank needs whole rows: a parameter that is split along another dimension than 0 is an error (UNSUPPORTED). Under
  * shard_zero_optimizer, and shard_data_parallel with a .stage, set .partition = SHARD_ZERO_WHOLE: shard_zero_optimizer refuses
- * SHARD_ZERO_EVEN, and shard_data_parallel a range that cuts a row (UNSUPPORTED).
+ * SHARD_ZERO_EVEN, and after shard_data_parallel_create the optimizer's functions refuse a range that cuts a row (UNSUPPORTED).
  */
 typedef struct shard_rowwise_adagrad_options {
     size_t size;
@@ -208,8 +209,10 @@ typedef struct shard_param_group_options {
 /* Adds parameters with settings of their own, as torch.optim.Optimizer.add_param_group. The list stays the caller's; the
  * macro takes a module, too. Names must be new to the optimizer, as state dicts go by names: of two modules that both have
  * a "weight", one needs a .prefix. A parameter or a name that the optimizer has is an error (ARGUMENT), and is not added.
- * An empty list adds no group. Under shard_zero_optimizer the call partitions these parameters, and those of the optimizer
- * that have come to require a gradient since, also with an empty list; after an error other than ARGUMENT the optimizer
+ * Ranks have the same groups: one without parameters of a group gives the same options with an empty list. With the
+ * options' defaults an empty list adds no group: parameters that some ranks alone have need options of their own, or a place in
+ * the maker's list. Under shard_zero_optimizer the call partitions these parameters, and those of the
+ * optimizer that have come to require a gradient since, also with an empty list; after an error other than ARGUMENT the optimizer
  * can then only be destroyed. Collective over the world under shard_zero_optimizer, else not. */
 #define shard_optimizer_add_param_group(optimizer, ...) SHARD_ADD_PARAM_GROUP(optimizer, __VA_ARGS__, )
 #define SHARD_ADD_PARAM_GROUP(optimizer, parameters, ...)                                                                        \
@@ -223,9 +226,9 @@ SHARD_API SHARD_CHECKED shard_status shard_optimizer_add_param_group_with(shard_
                                                                           const shard_param_group_options *options);
 
 /* Updates every parameter that has a gradient, and clears the gradients; as step() and zero_grad() of torch.optim. If any rank
- * comes to it with an error, no rank updates a parameter, and all of them return the error: a failed backward never moves a
- * parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both before the
- * next backward, which would add to them. A failure in the middle of a step, of a device, of communication, or of memory that
+ * comes to it with an error, no rank updates a parameter, and all of them return an error with its text: a failed backward never
+ * moves a parameter. After an error the gradients stay, with the factor of clipping: shard_optimizer_zero_grad clears both before
+ * the next backward, which would add to them. A failure in the middle of a step, of a device, of communication, or of memory that
  * is not known before (docs/errors.md), may be of one rank alone: others have stepped then, and LAMB may have replaced
  * gradients. Errors: MISMATCH, ranks whose settings differ, or of which one alone lacks a gradient that data parallel training
  * averages over the world; ARGUMENT, a gradient that is a pending sum (shard/distributed.h) over ranks with replicas of the
@@ -329,14 +332,14 @@ SHARD_API void shard_ema_destroy(shard_ema *ema);
 
 /* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. With an error that all
  * ranks have, as of a step that failed, nothing is updated; with one of this rank alone the averages are, as on the other
- * ranks, and the error is returned. Errors: ARGUMENT, averages in the parameters' place, or an "n_averaged" below 0, as it was
- * loaded. Not collective. */
+ * ranks, and the error is returned. Errors: ARGUMENT, averages (these or another shard_ema's) in the parameters' place, or an
+ * "n_averaged" below 0, as it was loaded. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. A step or an update in between is refused (ARGUMENT).
  * Needs 4 MiB of workspace. Lists of shard_ema_state_dict have the parameters in between: none can be made, saved or loaded then
- * (ARGUMENT). A checkpoint of the whole run is saved before or after. If a rank fails, all do, and the parameters are unchanged
- * on each. MISMATCH: ranks with other numbers of updates. Collective over the world. */
+ * (ARGUMENT), and no other shard_ema's can be swapped. A checkpoint of the whole run is saved before or after. If a rank fails,
+ * all do, and the parameters are unchanged on each. MISMATCH: ranks with other numbers of updates. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).

@@ -166,7 +166,10 @@ shard_status shard_optimizer_add_param_group_with(shard_optimizer *optimizer, co
     const char *prefix = options.prefix ? options.prefix : "";
     options.prefix = NULL;
     int64_t groups = optimizer->group_count, slots = optimizer->count, first = shard_tensors_count(optimizer->parameters);
-    if (status == SHARD_OK && shard_tensors_count(parameters) > 0)
+    const shard_param_group_options usual = SHARD_PARAM_GROUP_OPTIONS_INIT;
+    bool own =
+        options.lr_scale != usual.lr_scale || options.weight_decay != usual.weight_decay || options.decay_1d != usual.decay_1d;
+    if (status == SHARD_OK && (shard_tensors_count(parameters) > 0 || own)) /* ranks compare their groups */
         status = add_group(optimizer, options);
     if (status == SHARD_OK)
         status = shard_tensors_extend(optimizer->parameters, prefix, parameters);

@@ -360,7 +360,7 @@ void shard_optimizer_require_identical_gradients(const shard_optimizer *optimize
         if (shard_parameter_group(slot->parameter) != shard_world() || !shard_engine_averages(slot->parameter, &identity))
             continue;
         bool has = shard_slot_has_gradient(slot);
-        which += shard_hash_element((int64_t)identity, has); /* ranks may have the slots in different orders */
+        which += shard_hash_element((int64_t)identity, has);
         first = first ? first : slot->name;
         missing = has || missing ? missing : slot->name;
         replicated++;
