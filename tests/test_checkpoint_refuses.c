@@ -255,6 +255,36 @@ static void differing(shard_group *world, void *context)
     ck_assert_int_eq(scratch_count("differing"), 0);
 }
 
+/* ZeRO partitions a summand over the summand's replicas: its flat ranges are of one summand, not of the sum. */
+static void partial(shard_group *world, void *context)
+{
+    (void)world;
+    int stage = *(int *)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    SHARD_SCOPE
+    {
+        shard_placement placement = {.kind = SHARD_PARTIAL, .group = shard_mesh_model_group(mesh)};
+        shard_tensor *p = shard_as_placed(shard_ones(SHARD_SHAPE(9)), placement);
+        shard_set_requires_grad(p, true);
+        shard_tensor_set_replica_group(p, shard_mesh_data_group(mesh));
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        shard_data_parallel *dp = shard_data_parallel_create(list, .stage = stage);
+        ck_assert_msg(dp != NULL, "%s", shard_last_error());
+        check_fails(shard_save(list, scratch_path("partial.safetensors"), NULL), SHARD_ERROR_SHAPE,
+                    "*shard_save: \"p\" is partial*");
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_partial)
+{
+    run_job(4, partial, &_i);
+}
+END_TEST
+
 START_TEST(test_differing)
 {
     run_job(3, differing, (void *)scratch_path("differing.safetensors"));
@@ -332,6 +362,7 @@ int main(void)
     tcase_add_test(tcase, test_file_limit);
     tcase_add_test(tcase, test_permissions);
     tcase_add_test(tcase, test_differing);
+    tcase_add_loop_test(tcase, test_partial, 0, 4);
     tcase_add_test(tcase, test_earlier_errors);
     tcase_add_test(tcase, test_two_files);
     scratch_open();

@@ -464,7 +464,7 @@ static void has_no_state(shard_group *world, void *context)
         save_state(resumed, "again.safetensors");
         ck_assert_int_eq(count_names("again.safetensors"), 6);
 
-        check_error(load_state(whole, "frozen.safetensors", false), "*3 missing there (\"q.step\", *");
+        check_fails(load_state(whole, "frozen.safetensors", false), SHARD_ERROR_SHAPE, "*3 missing there (\"q.step\", *");
         check_ok(load_state(whole, "frozen.safetensors", true));
         shard_optimizer_destroy(adam);
         shard_optimizer_destroy(whole);
@@ -509,6 +509,44 @@ static void is_unfrozen_later(shard_group *world, void *context)
     }
 }
 
+/* State of whole parameters, which are then frozen and partitioned: ranks without elements of it have it, too. */
+static void is_frozen_and_partitioned(shard_group *world, void *context)
+{
+    (void)world;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(40), 1, SHARD_FLOAT32), *q = made_up_leaf(SHARD_SHAPE(3), 2, SHARD_FLOAT32);
+        shard_tensors *list = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(list, "q", q));
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        shard_optimizer *adam = adam_of_list(list);
+        check_ok(shard_backward(shard_add(shard_sum(p), shard_sum(q))));
+        check_ok(shard_step(adam));
+        save_state(adam, "whole.safetensors");
+        shard_set_requires_grad(q, false);
+        ck_assert_msg(shard_zero_optimizer(adam, .stage = *(int *)context) == adam, "%s", shard_last_error());
+        save_state(adam, "partitioned.safetensors");
+        ck_assert_int_eq(count_names("partitioned.safetensors"), 6);
+        char whole[4096];
+        snprintf(whole, sizeof whole, "%s", scratch_path("whole.safetensors"));
+        check_files_equal(whole, scratch_path("partitioned.safetensors"));
+        check_ok(load_state(adam, "whole.safetensors", false));
+        shard_tensors *state = shard_optimizer_state_dict(adam), *all = shard_collect_state_dict(state, 0);
+        ck_assert_msg(all != NULL, "%s", shard_last_error());
+        shard_tensors_destroy(all);
+        shard_tensors_destroy(state);
+        shard_optimizer_destroy(adam);
+        shard_data_parallel_destroy(dp);
+    }
+}
+
+START_TEST(test_frozen_and_partitioned)
+{
+    run_job(3, is_frozen_and_partitioned, &_i);
+}
+END_TEST
+
 START_TEST(test_unfrozen)
 {
     run_job(2, is_unfrozen_later, &(int){_i});
@@ -525,6 +563,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_narrow, 0, 3);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_loop_test(tcase, test_unfrozen, 0, 3);
+    tcase_add_loop_test(tcase, test_frozen_and_partitioned, 1, 4);
     int failed = test_run(suite);
     scratch_close();
     return failed;

@@ -90,7 +90,7 @@ shard_status shard_check_saved(const char *function, const char *name, const sha
                            "%s: %s is an average that has its parameter's values, and the parameter has its own: call "
                            "shard_ema_swap first",
                            function, shard_quoted(name));
-    if (tensor->placement.kind == SHARD_PARTIAL)
+    if (shard_local_placement(tensor)->kind == SHARD_PARTIAL)
         return shard_error(SHARD_ERROR_SHAPE,
                            "%s: %s is partial, a summand of the whole value: call shard_reduce_from_group first", function,
                            shard_quoted(name));

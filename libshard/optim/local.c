@@ -71,8 +71,10 @@ static shard_status keep_state(const shard_optimizer *optimizer, const shard_slo
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
         size_t bytes = shard_tensor_bytes(range->state[s]), element = shard_dtype_size(range->state[s]->dtype);
         size_t start = (size_t)(shard_range_start(range->tensor) / shard_state_columns(optimizer, slot, s)) * element;
-        if (bytes == 0)
+        if (bytes == 0) {
+            shard_tensor_count_write(range->state[s]); /* as on the ranks that have elements of it */
             continue;
+        }
         const char *from = shard_tensor_memory(whole->state[s]);
         char *to = from ? shard_tensor_memory_to_write(range->state[s]) : NULL;
         if (!to)
