@@ -241,6 +241,38 @@ START_TEST(test_takes_empty_parts)
 }
 END_TEST
 
+/* One rank's call is refused, the first parameter's replicas are not the world: the groups go on with a correct call. */
+static void goes_on_after_a_refusal(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_group *model = shard_mesh_model_group(mesh);
+    SHARD_SCOPE
+    {
+        shard_tensor *split = shard_as_split(shard_ones(SHARD_SHAPE(1, 3)), 0, model, shard_group_rank(model), 2);
+        shard_tensor *whole = shard_ones(SHARD_SHAPE(3));
+        shard_tensors *list = shard_tensors_create();
+        shard_set_requires_grad(split, true);
+        shard_set_requires_grad(whole, true);
+        check_ok(shard_tensors_add(list, "split", split));
+        check_ok(shard_tensors_add(list, "whole", whole));
+        ck_assert_ptr_null(shard_data_parallel_create(list, .buffer_mode = shard_group_rank(world) == 0 ? 9 : 0));
+        check_joint_error(SHARD_ERROR_ARGUMENT, "*buffer_mode 9 is none of*");
+        shard_data_parallel *dp = shard_data_parallel_create(list);
+        ck_assert_msg(dp != NULL, "%s", shard_last_error());
+        check_ok(shard_backward(shard_reduce_from_group(shard_sum(shard_mul(split, whole)), model)));
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(list);
+    }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_goes_on_after_a_refusal)
+{
+    run_job(4, goes_on_after_a_refusal, NULL);
+}
+END_TEST
+
 /* Parts of which one rank's fill a bucket and the other's do not: all cut theirs alike. */
 static void cuts_alike(shard_group *world, void *context)
 {
@@ -475,6 +507,7 @@ int main(void)
     add_ranks_test(tcase, test_accumulates);
     add_ranks_test(tcase, test_leaves_parts_alone);
     tcase_add_test(tcase, test_takes_empty_parts);
+    tcase_add_test(tcase, test_goes_on_after_a_refusal);
     tcase_add_test(tcase, test_cuts_alike);
     tcase_add_loop_test(tcase, test_two_losses, 1, 3);
     tcase_add_test(tcase, test_fails_jointly);

@@ -20,7 +20,9 @@
  * - Every rank's backward reaches a parameter of each object. All ranks reach several objects in the same
  *   order. A difference is an error (MISMATCH). If some rank's backward leaves out a parameter that another one reaches, all
  *   ranks have reached the last parameter of one object before the first of the next, and no optimizer has .overlap. Else the
- *   reductions of two objects change places on that rank, which is a MISMATCH, too.
+ *   reductions of two objects change places on that rank, which is a MISMATCH, too. The same holds for other collectives of a
+ *   backward over the same ranks, such as those of synchronized batch norms: none is between the parameters that are left out
+ *   and those that are not.
  * - No rank freezes a parameter or clears its gradient alone: shard_step and shard_clip_grad_norm compare, of parameters
  *   that are replicated over the world, which have a gradient (MISMATCH).
  *
@@ -87,7 +89,8 @@ typedef enum shard_buffer_mode {
 } shard_buffer_mode;
 
 typedef enum shard_zero_partition {
-    SHARD_ZERO_EVEN = 0, /* each rank has the same number of elements of each bucket, exactly 1/N with padding */
+    SHARD_ZERO_EVEN = 0, /* each rank has the same number of elements of each bucket, exactly 1/N with padding; in stage 1 whole
+                            rows of a classifier's weight, so that the last ranks may have fewer, or none */
     SHARD_ZERO_WHOLE,    /* each rank has whole parameters: those of one call are assigned from the largest to the smallest,
                             each to the rank with the fewest elements so far, the lowest rank of several (torch: one parameter
                             group after another). A classifier's bias goes with its weight. */

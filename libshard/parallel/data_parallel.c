@@ -97,10 +97,12 @@ shard_data_parallel *shard_data_parallel_create_with(const shard_tensors *parame
                             (double)shard_bucket_bytes(options.bucket_mib) / 1048576.0);
     shard_bucket_options buckets = {0};
     shard_data_parallel *dp = check(parameters, &options, &buckets) == SHARD_OK ? shard_calloc(1, sizeof *dp) : NULL;
-    if (dp)
+    /* A rank that fails alone visits the groups in the same order as the others do here, but not in the midst of making. */
+    if (agree(parameters) == SHARD_OK) {
         make(dp, parameters, &options, buckets);
-    if (agree(parameters) == SHARD_OK)
-        return dp;
+        if (agree(parameters) == SHARD_OK)
+            return dp;
+    }
     shard_group_fail(shard_world());
     shard_data_parallel_destroy(dp);
     return NULL;
