@@ -327,6 +327,51 @@ START_TEST(test_as_large_as_logits)
 }
 END_TEST
 
+/* Gradients of float32 leaves are not rounded to the 16 bits of the features, as those of shard_linear are not. */
+static void check_dense_gradient(const values *v, bool casts)
+{
+    double dense[7 * 30] = {0}, dweight[2][30 * 5], dbias[2][30];
+    bool rounded = true;
+    dense[3] = dense[40] = 1;
+    for (int plain = 0; plain < 2; plain++) {
+        shard_tensor *x = tensor_of(v->x, SHARD_SHAPE(7, 5), SHARD_BFLOAT16);
+        shard_tensor *weight = tensor_of(v->weight, SHARD_SHAPE(30, 5), SHARD_FLOAT32);
+        shard_tensor *bias = tensor_of(v->bias, SHARD_SHAPE(30), SHARD_FLOAT32), *target, *loss = NULL;
+        target = tensor_of(dense, SHARD_SHAPE(7, 30), casts || plain ? SHARD_FLOAT32 : SHARD_BFLOAT16);
+        shard_set_requires_grad(weight, true);
+        shard_set_requires_grad(bias, true);
+        SHARD_AUTOCAST(casts || plain ? SHARD_BFLOAT16 : SHARD_FLOAT32)
+        {
+            if (plain)
+                loss = shard_binary_cross_entropy_with_logits(shard_linear(x, weight, bias), target);
+            else
+                loss = shard_linear_binary_cross_entropy(x, weight, bias, target);
+        }
+        check_ok(shard_backward(loss));
+        read_values(shard_grad(weight), dweight[plain]);
+        read_values(shard_grad(bias), dbias[plain]);
+    }
+    for (int i = 0; i < 30 * 5; i++) {
+        ck_assert_double_eq(dweight[0][i], dweight[1][i]);
+        rounded = rounded && dweight[0][i] == round_to(SHARD_BFLOAT16, dweight[0][i]);
+    }
+    for (int i = 0; i < 30; i++)
+        ck_assert_double_eq(dbias[0][i], dbias[1][i]);
+    ck_assert(!rounded);
+}
+
+START_TEST(test_mixed_as_large_as_logits)
+{
+    problem p = {.rows = 7, .in = 5, .classes = 30, .dtype = SHARD_BFLOAT16, .weight_dtype = SHARD_FLOAT32, .form = HAS_BIAS};
+    values v = values_make(&p);
+    SHARD_SCOPE
+    {
+        check_dense_gradient(&v, _i);
+    }
+    values_free(&v);
+}
+END_TEST
+
 /* A batch without rows: the sum is 0, and gradients are zeros. */
 START_TEST(test_no_rows)
 {
@@ -429,6 +474,7 @@ int main(void)
     tcase_add_test(tcase, test_extremes);
     tcase_add_test(tcase, test_infinite);
     tcase_add_test(tcase, test_autocast);
+    tcase_add_loop_test(tcase, test_mixed_as_large_as_logits, 0, 2);
     tcase_add_test(tcase, test_as_large_as_logits);
     tcase_add_test(tcase, test_gradient_only);
     tcase_add_loop_test(tcase, test_no_rows, 0, 2);

@@ -185,11 +185,13 @@ static shard_tensor *with_logits(shard_tensor *x, shard_tensor *weight, shard_te
                                  shard_binary_cross_entropy_options *options)
 {
     shard_group *group = weight && shard_is_split(weight, 0) ? weight->placement.group : NULL;
-    if (x && weight && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32) {
-        weight = shard_cast(weight, x->dtype);
-        bias = bias ? shard_cast(bias, x->dtype) : NULL;
-    }
+    bool mixed = x && weight && shard_dtype_size(x->dtype) == 2 && weight->dtype == SHARD_FLOAT32;
+    shard_dtype mode = shard_autocast_dtype();
+    if (mixed) /* a cast of the weight would round its gradient */
+        shard_set_autocast(x->dtype);
     shard_tensor *logits = shard_linear(x, weight, bias);
+    if (mixed)
+        shard_set_autocast(mode);
     if (logits)
         return shard_binary_cross_entropy_with_logits_with(logits, target, options);
     if (group && options->reduction != SHARD_REDUCTION_NONE)
