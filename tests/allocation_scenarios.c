@@ -743,6 +743,9 @@ static void run_files(void)
         shard_tensors *shapes = shard_inspect(path, NULL);
         add((double)shard_tensors_count(shapes));
         shard_tensors_destroy(shapes);
+        shapes = shard_inspect_loadable(path, NULL);
+        add((double)shard_tensors_count(shapes));
+        shard_tensors_destroy(shapes);
         shard_tensors *whole = shard_collect_state_dict(list, 0), *part = shard_relocate_state_dict(list, whole);
         shard_load_state_dict(other, part, .allow_unexpected = true);
         note(shard_tensors_find(other, "w"));

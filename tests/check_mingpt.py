@@ -324,6 +324,29 @@ def check_file(folder, out):
     for ranks in (1, 2, 3):
         done = start(PARTS, "copy", out, folder / "copy.safetensors", ranks=ranks)
         check(done.returncode == 0 and read_tensors(folder / "copy.safetensors") == model, f"copy on {ranks} ranks: {text_of(done)}")
+    check_masks(folder, out)
+
+
+def check_masks(folder, out):
+    """The masks of older versions of transformers are ignored, of bytes and of BOOL, which no tensor here can have."""
+    masked = folder / "masked"
+    shutil.copytree(out, masked, ignore=shutil.ignore_patterns("step-*", "best*"))
+    data = (out / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header, values = json.loads(data[8:8 + size]), data[8 + size:]
+    header.pop("__metadata__", None)
+    for name, dtype in (("h.0.attn.bias", "BOOL"), ("h.1.attn.bias", "U8"), ("h.1.attn.masked_bias", "BOOL")):
+        header["transformer." + name] = {"dtype": dtype, "shape": [1, 1, 16, 16], "data_offsets": [len(values), len(values) + 256]}
+        values += bytes(256)
+    text = json.dumps(header).encode()
+    (masked / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
+    check(generate(masked, "--max-new-tokens", 5) == generate(out, "--max-new-tokens", 5), "a file with masks")
+    header["transformer.h.0.ln_1.bias"]["dtype"] = "F8_E4M3"
+    header["transformer.h.0.ln_1.bias"]["shape"] = [128]
+    text = json.dumps(header).encode()
+    (masked / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + values)
+    output = text_of(start(MINGPT, "--generate", "--init-from", masked))
+    check("transformer.h.0.ln_1.bias" in output, f"a weight of 8 bits: {output}")
 
 
 def normalize(row, model, name):
@@ -424,6 +447,7 @@ def check_full_device(folder, out):
         launcher = [SHARDRUN, "-n", str(ranks)] if ranks > 1 else []
         with open("/dev/full", "wb") as full:
             for options, text in ((["--generate", "--init-from", out, "--max-new-tokens", "3"], b"standard output: No space left"),
+                                  (["-e", "--resume", out / "best.safetensors", *MODEL, "--tokenizer", "bpe", "--vocab-size", "300", folder / "text"], b"standard output: an earlier write failed"),
                                   (["--help"], b"the help cannot be written: No space left")):
                 done = subprocess.run([*launcher, MINGPT, *options], stdout=full, stderr=subprocess.PIPE, timeout=LIMIT,
                                       env=dict(os.environ, OMP_NUM_THREADS="1"))
@@ -542,6 +566,12 @@ def check_other_files(folder, out):
             file.truncate(100 << 20)
         check(f"{name}: 104857600 bytes, and such a file has" in text_of(start(MINGPT, "--generate", "--init-from", odd)), name)
         (odd / name).write_bytes(content)
+    for name in ("train.txt", "val.txt"):
+        shutil.copytree(folder / "text", odd / name)
+        (odd / name / name).unlink()
+        os.mkfifo(odd / name / name)
+        output = text_of(start(MINGPT, *ONCE, *MODEL, odd / name, ranks=2))
+        check(f"{name}/{name}: not a regular file" in output, f"{name}, a FIFO: {output}")
     for name in ("model", "best"):
         (odd / (name + ".safetensors")).unlink()
     output = text_of(start(MINGPT, "--generate", "--init-from", odd, ranks=2))

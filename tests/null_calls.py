@@ -116,6 +116,7 @@ LEGAL = {
     ("shard_adaface_margins_with", "row_m3"): UNWANTED,
     ("shard_precision_at_k", "inverse_propensity"): OPTIONAL,
     ("shard_inspect", "metadata"): UNWANTED,
+    ("shard_inspect_loadable", "metadata"): UNWANTED,
     ("shard_group_size", "group"): ALONE,
     ("shard_group_transport", "group"): ALONE,
     ("shard_group_set_replicas", "replicas"): "no other rank has the same shards",

@@ -426,6 +426,35 @@ START_TEST(test_sizes_that_overflow)
 }
 END_TEST
 
+/* ---- tensors of other dtypes ---- */
+
+START_TEST(test_inspects_what_can_be_loaded)
+{
+    const char *path = scratch_path("mixed.safetensors");
+    static const char header[] =
+        "{\"__metadata__\":{\"a\":\"b\"},\"mask\":{\"dtype\":\"BOOL\",\"shape\":[4],\"data_offsets\":[0,4]},"
+        "\"w\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[4,12]}}";
+    char file[8 + sizeof header - 1 + 12] = {(char)(sizeof header - 1)};
+    memcpy(file + 8, header, sizeof header - 1);
+    write_file(path, file, sizeof file);
+    shard_metadata *metadata;
+    ck_assert_ptr_null(shard_inspect(path, &metadata));
+    check_error(SHARD_ERROR_UNSUPPORTED, "*: \"mask\" has dtype BOOL, which tensors here cannot have");
+    ck_assert_ptr_null(metadata);
+    shard_tensors *found = shard_inspect_loadable(path, &metadata);
+    ck_assert_msg(found != NULL, "%s", shard_last_error());
+    ck_assert_int_eq(shard_tensors_count(found), 1);
+    ck_assert_str_eq(shard_tensors_name(found, 0), "w");
+    ck_assert_int_eq(shard_numel(shard_tensors_at(found, 0)), 2);
+    ck_assert_str_eq(shard_metadata_get(metadata, "a"), "b");
+    check_ok(shard_load(found, path, .allow_unexpected = true));
+    shard_tensors_destroy(found);
+    shard_metadata_destroy(metadata);
+    ck_assert_ptr_null(shard_inspect_loadable(NULL, &metadata));
+    check_error(SHARD_ERROR_ARGUMENT, "shard_inspect_loadable: path is NULL");
+}
+END_TEST
+
 /* ---- the Python package's ---- */
 
 START_TEST(test_python_file)
@@ -518,6 +547,7 @@ int main(void)
     tcase_add_test(tcase, test_names_that_cannot_be);
     tcase_add_test(tcase, test_many_tensors);
     tcase_add_test(tcase, test_sizes_that_overflow);
+    tcase_add_test(tcase, test_inspects_what_can_be_loaded);
     tcase_add_test(tcase, test_python_file);
     tcase_add_test(tcase, test_inspect);
     scratch_open();

@@ -19,7 +19,8 @@ SHARD_BEGIN_C
 typedef struct shard_metadata shard_metadata;
 SHARD_API shard_metadata *shard_metadata_create(void);
 SHARD_API void shard_metadata_destroy(shard_metadata *metadata);
-/* Sets a value, in place of the one that the name had. Errors: ARGUMENT, a name or a string that is not UTF-8. */
+/* Sets a value, in place of the one that the name had. Errors: ARGUMENT, a name or a string that is not UTF-8,
+ * or a string of 2 GiB or more; MEMORY. */
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set(shard_metadata *metadata, const char *name, const char *value);
 SHARD_API SHARD_CHECKED shard_status shard_metadata_set_integer(shard_metadata *metadata, const char *name, int64_t value);
 /* Printed so that it reads back to the same bits; a NaN as "nan". */
@@ -51,9 +52,10 @@ typedef struct shard_save_options {
  *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
  *   - Atomic: path is the old file or the new one, never a mixture, after an error, a kill or a power failure, too. The name of
  *     the file has at most 234 bytes. docs/checkpoints.md ("Guarantees of a save") has temporary files, links and permissions.
- *   - Errors, the same on all ranks: IO, as of a full disk; ARGUMENT, a tensor's name that is not UTF-8, or an average that has
- *     its parameter's values between two shard_ema_swap; SHAPE, a PARTIAL tensor, or shards that are not the whole tensor
- *     together; MISMATCH.
+ *   - Errors, on all ranks with the same text, PEER on those that have found nothing themselves: IO, as of a full disk;
+ *     ARGUMENT, a tensor's name that is not UTF-8, or an average that has its parameter's values between two
+ *     shard_ema_swap; SHAPE, a PARTIAL tensor, or shards that are not the whole tensor together; MISMATCH, on the ranks
+ *     that differ from most.
  * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
  * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
  * torch.save.
@@ -91,7 +93,8 @@ SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, 
  * .local. As Future.done. */
 SHARD_API SHARD_CHECKED shard_status shard_async_save_poll(shard_async_save *save, bool *done);
 
-/* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks: those of shard_save in writing,
+/* Waits until the save is complete, and destroys it, after an error too. Errors, on all ranks (PEER on those that have found
+ * nothing themselves): those of shard_save in writing,
  * with the old file at path unless only its directory could not be synced; MISMATCH, other saves on some ranks. An error that
  * ranks have before, such as a loss that is not finite, becomes the error of all, unless a poll has found the save complete, and
  * is returned. The save is completed all the same: its values are from before the error. But after MISMATCH, and where a rank has
@@ -113,7 +116,8 @@ typedef struct shard_load_options {
 #define SHARD_LOAD_OPTIONS_INIT {SHARD_LOAD_OPTIONS_VALUES}
 /* Fills the tensors from the file; each rank reads its local shards. Initial values that were not needed so far are
  * never made. Ranks may ask for different tensors. *metadata is set to the file's, which the caller destroys, and to NULL after
- * an error; NULL: not wanted. Collective over the world, unless .local. As torch.load and load_state_dict. Errors, on all ranks:
+ * an error; NULL: not wanted. Collective over the world, unless .local. As torch.load and load_state_dict. Errors, on all ranks
+ * with the same text, PEER on those that have found nothing themselves:
  *   - SHAPE: missing and unexpected names, whole shapes and dtypes that differ; the text lists the first few, and no
  *     tensor is changed. A scalar ([]) also takes a tensor of shape [1], as PyTorch does for files of PyTorch 0.3. Two
  *     names of one tensor, as a tied weight has, whose checksums in the file differ.
@@ -138,9 +142,13 @@ SHARD_API SHARD_CHECKED shard_status shard_load_module(shard_module *module, con
 
 /* Reads the metadata and the whole shapes of a file, not its values: returns tensors without memory, and in
  * *metadata (NULL: not needed) the metadata, both destroyed by the caller. NULL with the error set, *metadata too: IO; FORMAT, a
- * malformed header, or another checksum of it than was saved; UNSUPPORTED, a tensor of an unknown dtype (shard_load reads the
- * file's other tensors). Not collective. */
+ * malformed header, or another checksum of it than was saved; UNSUPPORTED, a tensor of an unknown dtype or of a shape that
+ * tensors here cannot have, as one of more than SHARD_MAX_DIMS dimensions (shard_load reads the file's other tensors). Not
+ * collective. */
 SHARD_API shard_tensors *shard_inspect(const char *path, shard_metadata **metadata);
+/* As shard_inspect, without the tensors that shard_load cannot load: those of an unknown dtype, such as BOOL, or of such a
+ * shape. Not collective. */
+SHARD_API shard_tensors *shard_inspect_loadable(const char *path, shard_metadata **metadata);
 
 /* Compares the header and all data of a file with its checksums, in blocks of 8 MiB. Errors: FORMAT, a malformed or changed
  * file, the first tensor named that was changed; IO; UNSUPPORTED, a file without checksums, which another program or an
@@ -241,8 +249,9 @@ typedef struct shard_relocate_options {
  * tensor in `whole`. It is placed as like's tensor, has whole's dtype and is on the device of whole's tensor, with .root on
  * that of like's; tensors that are not split are referenced, not copied, where whole's are read. Other names of whole
  * are ignored. State of parameters that were never stepped may be missing, as it is in files.
- * Errors: ARGUMENT, a missing name; SHAPE, another shape, or a tensor
- * in whole that is not whole. The caller destroys the list. As torchshard.relocate_state_dict.
+ * Errors: ARGUMENT, a missing name, or an average that has its parameter's values between two shard_ema_swap; SHAPE, another
+ * shape, a PARTIAL tensor, or a tensor in whole that is not whole. The caller destroys the list. As
+ * torchshard.relocate_state_dict.
  * By default every rank has the whole tensors, and the call is not collective. With .root only the root's whole is
  * read, and it may be NULL on the other ranks. The tensors are sent in blocks, for which a rank needs 16 MiB in
  * addition to its shards. Then the call is collective over the world, and names, shapes, dtypes and placements of
@@ -269,8 +278,8 @@ typedef struct shard_load_state_dict_options {
  * this rank's local shard, or the same flat range, as from shard_relocate_state_dict: this rank takes its range. Initial values
  * that were not needed so far are never made. Errors: SHAPE, missing and unexpected names, other whole shapes ([1] fits a
  * scalar, as in shard_load) and dtypes, local shards of other ranges; the text lists the first few, and no tensor is
- * changed. After MEMORY or DEVICE the values are undefined. Of two names of one tensor, as a tied weight has, the last one in the
- * list counts.
+ * changed; SHAPE, a PARTIAL tensor; ARGUMENT, an average that has its parameter's values between two shard_ema_swap. After MEMORY
+ * or DEVICE the values are undefined. Of two names of one tensor, as a tied weight has, the last one in the list counts.
  * Not collective: each rank loads by itself, and in stage 3 of shard_zero_optimizer all ranks must. As
  * torch.nn.Module.load_state_dict; strict=False is .allow_missing = true, .allow_unexpected = true.
  */

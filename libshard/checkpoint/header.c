@@ -64,13 +64,13 @@ shard_status shard_header_write(shard_file *file, const shard_entry *entries, in
     return status;
 }
 
-shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
+static shard_tensors *inspect(const char *function, const char *path, shard_metadata **metadata, bool all)
 {
     shard_safetensors header = {0};
     if (metadata)
         *metadata = NULL;
     if (!path) {
-        shard_null_argument("shard_inspect", "path");
+        shard_null_argument(function, "path");
         return NULL;
     }
     shard_tensors *tensors = NULL;
@@ -83,6 +83,8 @@ shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
     for (int64_t i = 0; i < header.count && status == SHARD_OK; i++) {
         const shard_entry *entry = &header.entries[i];
         shard_tensor *tensor = NULL;
+        if (entry->refusal && !all)
+            continue;
         if (entry->refusal)
             shard_error(SHARD_ERROR_UNSUPPORTED, "%s: %s %s, which tensors here cannot have", path, shard_quoted(entry->name),
                         entry->refusal);
@@ -100,4 +102,14 @@ shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
     if (metadata)
         *metadata = read;
     return tensors;
+}
+
+shard_tensors *shard_inspect(const char *path, shard_metadata **metadata)
+{
+    return inspect("shard_inspect", path, metadata, true);
+}
+
+shard_tensors *shard_inspect_loadable(const char *path, shard_metadata **metadata)
+{
+    return inspect("shard_inspect_loadable", path, metadata, false);
 }

@@ -71,6 +71,32 @@ shard_status files_join(char *path, const char *what, const char *folder, const 
     return shard_error(SHARD_ERROR_IO, "%s: a path of more than %d bytes", what, PATH_MAX - 1);
 }
 
+FILE *files_open(const char *path)
+{
+    struct stat found;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool opened = descriptor >= 0 && fstat(descriptor, &found) == 0;
+    FILE *file = opened && S_ISREG(found.st_mode) ? fdopen(descriptor, "rb") : NULL;
+    if (file)
+        return file;
+    shard_error(SHARD_ERROR_IO, "%s: %s", path, opened && !S_ISREG(found.st_mode) ? "not a regular file" : strerror(errno));
+    if (descriptor >= 0)
+        close(descriptor);
+    return NULL;
+}
+
+int64_t files_read_line(FILE *file, char *line, int64_t room)
+{
+    int64_t length = 0;
+    int c;
+    while ((c = getc_unlocked(file)) != EOF && c != '\n' && length < room - 1)
+        line[length++] = (char)c;
+    line[length] = '\0';
+    if (c == EOF && (length == 0 || ferror(file)))
+        return -1;
+    return c == EOF || c == '\n' ? length : room;
+}
+
 /* Closes the file. */
 static bool write_and_sync(FILE *file, void (*write)(const void *of, FILE *to), const void *of)
 {

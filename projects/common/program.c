@@ -4,7 +4,21 @@
 
 #include <shard/distributed.h>
 
+#include <errno.h>
 #include <signal.h>
+#include <string.h>
+
+/* Lines that standard output did not take may be the only result, as those of a validation. A terminal that has ended takes none.
+ */
+static void check_output(void)
+{
+    if (interrupt_signal())
+        return;
+    bool failed = fflush(stdout) != 0;
+    const char *reason = failed ? strerror(errno) : "an earlier write failed";
+    if (shard_last_status() == SHARD_OK && (failed || ferror(stdout)))
+        shard_error(SHARD_ERROR_IO, "standard output: %s", reason);
+}
 
 static shard_status start(const program *of, int argc, char **argv)
 {
@@ -30,6 +44,7 @@ int program_main(const program *of, int argc, char **argv)
         if (of->watches)
             interrupt_watch();
         start(of, argc, argv);
+        check_output();
         shard_agree(shard_world()); /* an error of one rank or of all is printed once */
     }
     int code = shard_finalize();

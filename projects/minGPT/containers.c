@@ -5,14 +5,34 @@
 #include "random.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t secret;
+
+static void make_secret(void)
+{
+    if (getrandom(&secret, sizeof secret, GRND_NONBLOCK) != sizeof secret)
+        secret = (uint64_t)clock() ^ (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid() << 40; /* early in the system's start */
+}
+
+/* Where hashes begin. Keys may come from a file that was made so that they share a few slots: slots depend on a secret. */
+static uint64_t hash_secret(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_secret);
+    return secret;
+}
 
 /* ---- numbers by key: open addressing, at most half full ---- */
 
 static int64_t number_slot(const number_map *map, uint64_t key)
 {
-    uint64_t slot = random_mix(key) & (uint64_t)(map->room - 1);
+    uint64_t slot = random_mix(key + hash_secret()) & (uint64_t)(map->room - 1);
     while (map->value[slot] >= 0 && map->key[slot] != key)
         slot = (slot + 1) & (uint64_t)(map->room - 1);
     return (int64_t)slot;
@@ -67,7 +87,7 @@ void number_map_free(number_map *map)
 
 static uint64_t hash_of(const char *bytes, int64_t size)
 {
-    return random_mix(hash_bytes(HASH_START, bytes, size));
+    return random_mix(hash_bytes(hash_secret(), bytes, size));
 }
 
 const char *string_set_at(const string_set *set, int64_t number, int64_t *size)

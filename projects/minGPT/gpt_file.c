@@ -261,7 +261,8 @@ static void compare_attention(comparison *of, shard_module *gpt, int64_t layer)
 
 static void check_unexpected(const comparison *of, const char *name)
 {
-    /* masks of older versions, the weight of a tied head, and the training state of a checkpoint */
+    /* masks of older versions, unless of BOOL, which are not listed; the weight of a tied head; the training state of a
+     * checkpoint */
     bool ignored = ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
                    (of->tied && strcmp(name, HEAD) == 0) || strncmp(name, "optimizer.", 10) == 0 ||
                    strncmp(name, "scaler.", 7) == 0;
@@ -273,7 +274,7 @@ static void check_unexpected(const comparison *of, const char *name)
 /* Compares the file with the network before this takes memory: its sizes are config.json's, which may be any. */
 static shard_status check_file(shard_module *gpt, const char *path, bool *prefixed)
 {
-    comparison of = {.path = path, .file = shard_inspect(path, NULL), .tied = gpt_config_of(gpt)->tie_word_embeddings};
+    comparison of = {.path = path, .file = shard_inspect_loadable(path, NULL), .tied = gpt_config_of(gpt)->tie_word_embeddings};
     of.known = shard_tensors_create();
     *prefixed = of.prefixed = of.file && shard_tensors_find(of.file, PREFIX "wte.weight");
     if (shard_last_status() == SHARD_OK)

@@ -144,7 +144,7 @@ shard_status text_open(text_sets *sets, const char *path)
             return shard_last_status();
     } else if (find_files(sets, path) == SHARD_OK) {
         for (int i = 0; i < TEXT_SETS; i++)
-            sets->text[i] = text_read(sets->path[i], 0, &sets->bytes[i]);
+            sets->text[i] = text_read(sets->path[i], INT64_MAX, &sets->bytes[i]);
     }
     shard_status checked = shard_last_status();
     for (int i = 0; i < TEXT_SETS && checked == SHARD_OK; i++)
