@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define MAGIC 0xced7230au
 #define INDEX "0\t0\n1\t40\n2\t80\n3\t120\n4\t168\n5\t208\n"
@@ -170,6 +172,8 @@ static const struct {
     {"0\t0\n-1\t40\n", -1, 0, "/train.idx: line 2: not a key, a tab and a position, whole numbers"},
     {"0\t0\n1\t40\t\n", -1, 0, "/train.idx: line 2: not a key, a tab and a position, whole numbers"},
     {"0\t0x0\n", -1, 0, "/train.idx: line 1: not a key, a tab and a position, whole numbers"},
+    {"0\t000000000000000000000000000000000000000000000000000000000000040\n", -1, 0,
+     "/train.idx: line 1: not a key, a tab and a position, whole numbers"}, /* 65 bytes */
     {"0\t99999999999999999999\n", -1, 0, "/train.idx: line 1: not a key, a tab and a position, whole numbers"},
     {"0\t0\n1\t40\n1\t80\n", -1, 0, "/train.idx: the key 1 is there twice"},
     {"0\t0\n1\t40\n2\t80\n4\t168\n", -1, 0, "/train.rec: record 0 says that records 1 to 3 are images; the index has no 3"},
@@ -261,6 +265,16 @@ START_TEST(test_refuses_other_files)
 {
     ck_assert(!record_set_exists("/nowhere") && record_set_open("/nowhere") == NULL);
     check_error(SHARD_ERROR_IO, "/nowhere/train.rec: *");
+    const content records = make_sound();
+    record_set_close(open_set(INDEX, &records));
+    ck_assert_int_eq(unlink(scratch_path("train.idx")), 0);
+    ck_assert_int_eq(mkfifo(scratch_path("train.idx"), 0600), 0);
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", scratch_path("train.rec"));
+    *strrchr(folder, '/') = '\0';
+    ck_assert(record_set_open(folder) == NULL);
+    check_error(SHARD_ERROR_IO, "*/train.idx: not a regular file");
+    ck_assert_int_eq(unlink(scratch_path("train.idx")), 0);
 }
 END_TEST
 

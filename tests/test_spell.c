@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char *put(const char *name, const char *text)
 {
@@ -114,6 +115,23 @@ START_TEST(test_refuses_other_files)
     ck_assert(words_open("/") == NULL);
     ck_assert_int_eq(shard_last_status(), SHARD_ERROR_IO);
     shard_clear_error();
+    ck_assert_int_eq(mkfifo(scratch_path("fifo"), 0600), 0);
+    ck_assert(words_open(scratch_path("fifo")) == NULL);
+    check_error(SHARD_ERROR_IO, "*/fifo: not a regular file");
+}
+END_TEST
+
+/* A line is refused before all of it is in memory. */
+START_TEST(test_refuses_a_long_line)
+{
+    char text[160 + sizeof "\nb 2\n"];
+    memset(text, 'a', sizeof text);
+    strcpy(text + 158, " 1\nb 2\n");
+    ck_assert(words_open(put("words.txt", text)) == NULL);
+    check_error(SHARD_ERROR_FORMAT, "*: line 1: *: a line of more than 159 bytes");
+    strcpy(text + 157, " 1\nb 2\n");
+    ck_assert(words_open(put("words.txt", text)) == NULL);
+    check_error(SHARD_ERROR_FORMAT, "*: line 1: *: its word has more than 63 bytes");
 }
 END_TEST
 
@@ -316,6 +334,7 @@ int main(void)
     tcase_add_loop_test(files, test_refuses, 0, sizeof bad / sizeof *bad);
     tcase_add_loop_test(files, test_refuses_tests, 0, 4);
     tcase_add_test(files, test_refuses_other_files);
+    tcase_add_test(files, test_refuses_a_long_line);
     tcase_add_test(features, test_ngrams);
     tcase_add_test(features, test_ngrams_of_long_words);
     tcase_add_test(drawing, test_noise);

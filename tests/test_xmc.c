@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define SAMPLE "3 4 6\n5,0,2 0:1 3:-2.5e-1\n 1:0.5\n1 3:.5 2:7 \n"
 
@@ -125,6 +126,10 @@ START_TEST(test_refuses_other_files)
     shard_clear_error();
     ck_assert(xmc_open("/") == NULL);
     ck_assert_int_eq(shard_last_status(), SHARD_ERROR_IO);
+    shard_clear_error();
+    ck_assert_int_eq(mkfifo(scratch_path("fifo"), 0600), 0);
+    ck_assert(xmc_open(scratch_path("fifo")) == NULL);
+    check_error(SHARD_ERROR_IO, "*/fifo: not a regular file");
 }
 END_TEST
 

@@ -156,6 +156,8 @@ static shard_status read_labels(const record_set *set, int64_t position, int64_t
 
 /* ---- the index ---- */
 
+#define INDEX_LINE_BYTES 64 /* two numbers of at most 19 digits, and what is between and behind them; leading zeros, too */
+
 static shard_status add_record(record_set *set, record added)
 {
     shard_status status = array_grow(&set->records, &set->capacity, set->images + 1, sizeof added);
@@ -178,11 +180,11 @@ static int64_t read_number(const char *text, const char *end)
     return value;
 }
 
-static shard_status read_line(record_set *set, const char *path, int64_t number, const char *line, size_t length)
+static shard_status read_line(record_set *set, const char *path, int64_t number, const char *line, int64_t length)
 {
-    const char *end = line + length, *tab = memchr(line, '\t', length);
+    const char *end = line + length, *tab = memchr(line, '\t', (size_t)length);
     record found = {tab ? read_number(line, tab) : -1, tab ? read_number(tab + 1, end) : -1};
-    if (found.key < 0 || found.position < 0)
+    if (length == INDEX_LINE_BYTES || found.key < 0 || found.position < 0)
         return shard_error(SHARD_ERROR_FORMAT, "%s: line %" PRId64 ": not a key, a tab and a position, whole numbers", path,
                            number);
     return add_record(set, found);
@@ -196,23 +198,21 @@ static int compare_records(const void *a, const void *b)
 
 static shard_status read_lines(record_set *set, const char *path, FILE *file)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t length;
+    char line[INDEX_LINE_BYTES];
+    int64_t length;
     shard_status status = SHARD_OK;
-    for (int64_t number = 1; status == SHARD_OK && (length = getline(&line, &capacity, file)) >= 0; number++)
-        status = read_line(set, path, number, line, (size_t)(length > 0 && line[length - 1] == '\n' ? length - 1 : length));
+    for (int64_t number = 1; status == SHARD_OK && (length = files_read_line(file, line, sizeof line)) >= 0; number++)
+        status = read_line(set, path, number, line, length);
     if (status == SHARD_OK && ferror(file))
         status = shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-    free(line);
     return status;
 }
 
 static shard_status read_index(record_set *set, const char *path)
 {
-    FILE *file = fopen(path, "re");
+    FILE *file = files_open(path);
     if (!file)
-        return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+        return shard_last_status();
     shard_status status = read_lines(set, path, file);
     fclose(file);
     if (status != SHARD_OK)

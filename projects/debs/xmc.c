@@ -1,6 +1,7 @@
 #include "xmc.h"
 
 #include "array.h"
+#include "files.h"
 #include "identical.h"
 #include "hash.h"
 
@@ -246,10 +247,8 @@ static uint64_t hash_data(const xmc_data *data)
 
 xmc_data *xmc_open(const char *path)
 {
-    reader from = {.path = path, .file = fopen(path, "r"), .data = calloc(1, sizeof(xmc_data))};
-    if (!from.file)
-        shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-    else if (!from.data)
+    reader from = {.path = path, .file = files_open(path), .data = calloc(1, sizeof(xmc_data))};
+    if (from.file && !from.data)
         shard_error(SHARD_ERROR_MEMORY, "%s: no memory", path);
     bool read = from.file && from.data && read_header(&from) == SHARD_OK && read_points(&from) == SHARD_OK;
     if (from.file)

@@ -2,6 +2,7 @@
 #include "words.h"
 
 #include "array.h"
+#include "files.h"
 #include "identical.h"
 #include "hash.h"
 #include "random.h"
@@ -12,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LINE_BYTES 160 /* two words and what is between and behind them */
+
 typedef struct reader {
     FILE *file;
     const char *path;
     int64_t line;
-    char *text; /* of the line, without its end */
-    size_t room;
+    char text[LINE_BYTES];  /* of the line, without its end */
     int64_t rows, row_room; /* lines that were taken */
     int64_t bytes, byte_room;
 } reader;
@@ -31,28 +33,26 @@ static shard_status refuse(const reader *from, const char *problem)
 
 static shard_status open_reader(reader *from, const char *path)
 {
-    *from = (reader){.file = fopen(path, "rb"), .path = path};
-    return from->file ? SHARD_OK : shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
+    *from = (reader){.file = files_open(path), .path = path};
+    return from->file ? SHARD_OK : shard_last_status();
 }
 
 static void close_reader(reader *from)
 {
     if (from->file)
         fclose(from->file);
-    free(from->text);
 }
 
 /* Reads a line of two words with one space between, and ends the first with a 0; *second is NULL at the end of the file. */
 static shard_status read_line(reader *from, const char **second)
 {
     *second = NULL;
-    errno = 0;
-    ssize_t length = getline(&from->text, &from->room, from->file);
+    int64_t length = files_read_line(from->file, from->text, LINE_BYTES);
     if (length < 0)
-        return feof(from->file) ? SHARD_OK : shard_error(SHARD_ERROR_IO, "%s: %s", from->path, strerror(errno));
+        return !ferror(from->file) ? SHARD_OK : shard_error(SHARD_ERROR_IO, "%s: %s", from->path, strerror(errno));
     from->line++;
-    if (length > 0 && from->text[length - 1] == '\n')
-        from->text[--length] = '\0';
+    if (length == LINE_BYTES)
+        return refuse(from, "a line of more than 159 bytes");
     char *space = strchr(from->text, ' ');
     if (strlen(from->text) != (size_t)length || !space || space == from->text || !space[1] || strchr(space + 1, ' '))
         return refuse(from, "it is not two words with a space between");
