@@ -243,6 +243,7 @@ def check_measures(folder):
         (line,) = train(folder, "-e", "--resume", out / "best.safetensors", *options, data="spaces")
         found.append(line)
         if not importlib.util.find_spec("scipy"):
+            print("left out: the measures of baselines.py, without SciPy")
             continue
         done = run_script(BASELINES, "--only", "frequency", *options, data)
         measures = {name.replace("@", "").lower(): float(value) for name, value in re.findall(r"(\w+@\d) ([\d.]+)", done.stdout)}
@@ -285,6 +286,12 @@ def check_parallel_options(folder, one):
                  "--enable-model-parallel", ranks=2)
     compare("float16", numbers(half)[:9], expected[:9], 1e-3)
     check(half[0]["grad_scale"] == 65536 and half[-1]["p1"] > 60, f"float16: {half[0]}, {half[-1]}")
+    made = folder / "half/checkpoint.safetensors" # its gradient scaler is left out in a run without one, and nothing else is
+    other = shutil.copy(made, folder / "other.safetensors")
+    change_checkpoint(other, {}, added=["another"])
+    check(len(train(folder, "--resume", made, "--epochs", 9)) > 0, "float16 goes on in float32")
+    for options in ([], ["--enable-amp-mode", "fp16"]):
+        train(folder, "--resume", other, "--epochs", 9, *options, expect='"another"')
     again = train(folder, "-e", "--resume", folder / "half/best.safetensors")
     compare("-e of float16", [again[0]["p1"]], [half[-1]["p1"]], 0.05)
     first, second = (train(folder, *options) for options in (["--steps", 3], ["--steps", 3, "--lr", "1e30", "--optimizer", "sgd",
@@ -298,7 +305,9 @@ def check_rates(folder):
     short, steps = ["--epochs", 2, "--val-interval", 0], 18
     for options, rate in ((["polynomial", "--lr-power", 2, "--lr-min", 0.003], lambda step: 0.003 + 0.027 * (1 - step / steps) ** 2),
                           (["cosine", "--lr-min", 0.003], lambda step: 0.003 + 0.027 * (1 + math.cos(math.pi * step / steps)) / 2),
-                          (["step", "--lr-step-size", 1, "--lr-gamma", 0.5], lambda step: 0.03 * 0.5 ** (step // 9))):
+                          (["step", "--lr-step-size", 1, "--lr-gamma", 0.5], lambda step: 0.03 * 0.5 ** (step // 9)),
+                          (["constant", "--warmup-steps", 4], lambda step: 0.03 * min(1, (step + 1) / 4)),
+                          (["constant", "--warmup-epochs", 0.5], lambda step: 0.03 * min(1, (step + 1) / 5))): # of 4.5 steps
         lines = train(folder, *short, "--head-lr", 0.06, "--lr-schedule", *options)
         expected = [rate(step) for step in range(steps)]
         compare(f"rates of {options}", [line["lr"] for line in lines], expected, 1e-9)

@@ -156,22 +156,24 @@ static shard_status check_counts(const shard_tensors *loaded, const char *path, 
     return shard_last_status();
 }
 
-/* The scaler's tensors are loaded if the run and the file have them. */
+/* The scaler's tensors are loaded if the run and the file have them. Those that only the file has are read and dropped. */
 static shard_status load_tensors(const training_checkpoint *of, const shard_tensors *tensors, const char *path, int64_t steps)
 {
     shard_tensors *file = shard_inspect(path, NULL), *loaded = shard_tensors_create();
-    bool validates = of->epoch_steps == 0, scaler = shard_tensors_find(file, TRAINING_SCALER "scale") != NULL,
-         unexpected = scaler;
+    bool validates = of->epoch_steps == 0, saved = shard_tensors_find(file, TRAINING_SCALER "scale") != NULL,
+         scales = shard_tensors_find(tensors, TRAINING_SCALER "scale") != NULL;
     for (int64_t i = 0; i < shard_tensors_count(tensors); i++) {
         const char *name = shard_tensors_name(tensors, i);
-        if (scaler || !is_of_scaler(name))
+        if (!is_of_scaler(name) || saved)
             shard_tensors_add(loaded, name, shard_tensors_at(tensors, i));
-        unexpected = unexpected && !is_of_scaler(name);
     }
+    for (int64_t i = 0; i < shard_tensors_count(file) && !validates && !scales; i++)
+        if (is_of_scaler(shard_tensors_name(file, i)))
+            shard_tensors_add(loaded, shard_tensors_name(file, i), shard_tensors_at(file, i));
     /* also by a rank that has an error of its own */
-    shard_status status = shard_load(loaded, path, .allow_unexpected = validates || unexpected, .convert = validates);
+    shard_status status = shard_load(loaded, path, .allow_unexpected = validates, .convert = validates);
     if (status == SHARD_OK)
-        check_counts(loaded, path, steps);
+        check_counts(tensors, path, steps);
     status = shard_agree(shard_world());
     shard_tensors_destroy(loaded);
     shard_tensors_destroy(file);
