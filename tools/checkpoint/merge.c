@@ -201,21 +201,21 @@ static shard_status write_index(const shard_safetensors *header, const int64_t *
     return status;
 }
 
-/* An index would be old until all files are new. */
-static shard_status check_folder(const char *folder, const source_list *inputs, int64_t files)
+/* Frees the path, of a file that shall be new: a split that fails removes what it has written. */
+static void check_new(char *path, const source_list *inputs)
 {
     struct stat there;
-    SHARD_TRY(shard_file_make_directory(folder));
-    char *path = shard_format("%s/" INDEX_NAME, folder);
-    if (path && lstat(path, &there) == 0)
+    if (path && output_check_path(path, inputs) == SHARD_OK && lstat(path, &there) == 0)
         shard_error(SHARD_ERROR_IO, "%s is there already; choose another folder, or remove it", path);
     free(path);
-    for (int64_t i = 1; i <= files && shard_last_status() == SHARD_OK; i++) {
-        path = file_path(folder, i, files);
-        if (path)
-            output_check_path(path, inputs);
-        free(path);
-    }
+}
+
+static shard_status check_folder(const char *folder, const source_list *inputs, int64_t files)
+{
+    SHARD_TRY(shard_file_make_directory(folder));
+    check_new(shard_format("%s/" INDEX_NAME, folder), inputs);
+    for (int64_t i = 1; i <= files && shard_last_status() == SHARD_OK; i++)
+        check_new(file_path(folder, i, files), inputs);
     return shard_last_status();
 }
 
