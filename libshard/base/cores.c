@@ -1,6 +1,7 @@
 /* Uses nothing else of the library, as it is a part of shardrun, too. */
 #include "base/cores.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -96,10 +97,25 @@ shard_cpu_quota shard_find_cpu_quota(void)
     return least;
 }
 
+/* The cores that the process is bound to. The kernel refuses a mask that is smaller than its own. */
+static int count_bound_cores(void)
+{
+    for (size_t bits = CPU_SETSIZE; bits <= 1 << 16; bits *= 2) {
+        size_t bytes = CPU_ALLOC_SIZE(bits);
+        cpu_set_t *cores = calloc(1, bytes);
+        bool known = cores && sched_getaffinity(0, bytes, cores) == 0;
+        int count = known ? CPU_COUNT_S(bytes, cores) : 1;
+        bool larger = cores && !known && errno == EINVAL;
+        free(cores);
+        if (!larger)
+            return count;
+    }
+    return 1;
+}
+
 int shard_count_cores(void)
 {
-    cpu_set_t cores;
-    int bound = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    int bound = count_bound_cores();
     int paid = shard_find_cpu_quota().cores;
     return bound < paid ? bound : paid;
 }

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,6 +47,8 @@ char *shard_format(const char *format, ...)
     va_copy(again, arguments);
     int length = vsnprintf(NULL, 0, format, arguments);
     char *text = length < 0 ? NULL : shard_calloc((size_t)length + 1, 1);
+    if (length < 0)
+        shard_error(SHARD_ERROR_ARGUMENT, "a text of more than %d bytes", INT_MAX);
     if (text)
         vsnprintf(text, (size_t)length + 1, format, again);
     va_end(again);

@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/math.h"
 #include "base/memory.h"
 #include "comm/comm.h"
 #include "device/device.h"
@@ -31,7 +32,8 @@ int shard_fair_threads(const shard_seat *seats, int ranks, int rank)
 static shard_seat own_seat(void)
 {
     shard_seat seat = {.host = shard_hash_machine(), .quota = shard_find_cpu_quota()};
-    sched_getaffinity(0, sizeof seat.cores, &seat.cores);
+    if (sched_getaffinity(0, sizeof seat.cores, &seat.cores) != 0) /* a machine with more processors than a mask has bits */
+        CPU_ZERO(&seat.cores);
     return seat;
 }
 
@@ -53,8 +55,12 @@ shard_status shard_share_cores(shard_group *world)
     }
     shard_seat *seats = shard_calloc((size_t)ranks, sizeof *seats);
     shard_status status = shard_group_exchange(world, &mine, sizeof mine, seats);
+    int here = 0;
+    for (int i = 0; i < ranks && status == SHARD_OK; i++)
+        here += seats[i].host == mine.host;
     if (status == SHARD_OK)
-        limit_threads(shard_fair_threads(seats, ranks, rank));
+        limit_threads(CPU_COUNT(&mine.cores) ? shard_fair_threads(seats, ranks, rank)
+                                             : (int)shard_max(shard_count_cores() / here, 1));
     free(seats);
     return status;
 }
