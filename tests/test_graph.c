@@ -264,6 +264,49 @@ START_TEST(destroyed_in_capture)
 }
 END_TEST
 
+/* A copy from the host that nothing has used, and that may be running. */
+START_TEST(releases_copy_in_capture)
+{
+    enum { COUNT = 1 << 20 };
+    shard_device *device = shard_device_open(NULL);
+    int64_t before = shard_get_memory_stats(device).current;
+    float *host = shard_device_allocate_host(device, COUNT * sizeof *host), values[1000];
+    ck_assert_msg(host != NULL, "%s", shard_last_error());
+    shard_tensor *x = shard_keep(shard_full(SHARD_SHAPE(1000), 3)), *y = NULL;
+    SHARD_SCOPE
+    {
+        ck_assert_double_eq(shard_item(shard_sum(x)), 3000);
+    }
+    shard_tensor *copies[] = {shard_keep(shard_from_host_async(host, SHARD_SHAPE(COUNT))),
+                              shard_keep(shard_from_host_async(host, SHARD_SHAPE(COUNT)))};
+    shard_graph *first = shard_graph_begin(device);
+    SHARD_SCOPE
+    {
+        y = shard_keep(shard_scale(x, 2));
+    }
+    shard_release(copies[0]);
+    check_ok(shard_graph_end(first));
+    check_ok(shard_graph_replay(first));
+    shard_graph *second = shard_graph_begin(device);
+    shard_release(copies[1]);
+    SHARD_SCOPE
+    {
+        shard_scale(x, 5);
+    }
+    shard_graph_destroy(first); /* its memory is the second one's, with the wait for the copy */
+    check_ok(shard_graph_end(second));
+    check_ok(shard_graph_replay(second));
+    check_ok(shard_copy_to_host(y, values, sizeof values));
+    ck_assert_float_eq(values[0], 6);
+    shard_graph_destroy(second);
+    shard_release(y);
+    shard_release(x);
+    check_ok(shard_synchronize(device));
+    shard_device_free_host(device, host, COUNT * sizeof *host);
+    ck_assert_int_eq(shard_get_memory_stats(device).current, before);
+}
+END_TEST
+
 /* A product of 37 columns has padded rows in memory. One that is kept is read dense, after each replay. */
 START_TEST(keeps_padded_results)
 {
@@ -360,6 +403,7 @@ int main(void)
     tcase_add_test(all, keeps_results);
     tcase_add_loop_test(all, keeps_results_without_value, 0, 2);
     tcase_add_test(all, destroyed_in_capture);
+    tcase_add_test(all, releases_copy_in_capture);
     tcase_add_test(all, keeps_padded_results);
     if (cuda_is_emulated())
         tcase_add_loop_test(all, takes_failed_replay_back, 0, RECIPES);

@@ -61,8 +61,9 @@ SHARD_MEMORY_ENTRY(shard_status, copy_out_async, shard_device *, void *to_host, 
  * the copy; *arrival NULL: it is complete. Released as memory of allocate, after that call. NULL with the error
  * set. */
 SHARD_MEMORY_ENTRY(void *, copy_in_async, shard_device *, const void *from_host, size_t bytes, void **arrival)
-/* Makes the work that is queued later wait for the copy, and frees the arrival, unless it fails. */
-SHARD_MEMORY_ENTRY(shard_status, wait_arrival, shard_device *, void *arrival)
+/* Makes the work that is queued later wait for the copy, and frees the arrival, unless it fails. `used` false: the
+ * memory is only released, which a capture does not refuse. */
+SHARD_MEMORY_ENTRY(shard_status, wait_arrival, shard_device *, void *arrival, bool used)
 /* rows rows of width bytes; pitches are bytes from one row to the next. */
 SHARD_MEMORY_ENTRY(shard_status, copy_rows, shard_device *, void *to, size_t to_pitch, const void *from, size_t from_pitch,
                size_t width, size_t rows)

@@ -57,9 +57,9 @@ static shard_status refuse_in_capture(const shard_storage *storage)
 }
 
 /* Makes the device's later work wait for the copy; the host does not wait. */
-static shard_status wait_arrival(shard_storage *storage)
+static shard_status wait_arrival(shard_storage *storage, bool used)
 {
-    SHARD_TRY(storage->device->ops->wait_arrival(storage->device, storage->arrival));
+    SHARD_TRY(storage->device->ops->wait_arrival(storage->device, storage->arrival, used));
     storage->arrival = NULL;
     return SHARD_OK;
 }
@@ -92,7 +92,7 @@ void *shard_storage_made(shard_storage *storage)
         return NULL;
     if (!storage->memory && (!may_begin(storage) || !shard_storage_allocate(storage)))
         return NULL;
-    if (storage->arrival && wait_arrival(storage) != SHARD_OK)
+    if (storage->arrival && wait_arrival(storage, true) != SHARD_OK)
         return NULL;
     return storage->memory;
 }
@@ -123,7 +123,7 @@ static void release_foreign(shard_storage *storage)
 void shard_storage_give_back(shard_storage *storage)
 {
     if (storage->arrival)
-        wait_arrival(storage);
+        wait_arrival(storage, false);
     storage->arrival = NULL;
     if (storage->foreign)
         release_foreign(storage);

@@ -46,9 +46,9 @@ void *shard_cpu_copy_in_async(shard_device *device, const void *from_host, size_
     return memory;
 }
 
-shard_status shard_cpu_wait_arrival(shard_device *device, void *arrival)
+shard_status shard_cpu_wait_arrival(shard_device *device, void *arrival, bool used)
 {
-    (void)device, (void)arrival;
+    (void)device, (void)arrival, (void)used;
     return SHARD_OK;
 }
 

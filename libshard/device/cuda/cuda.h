@@ -120,6 +120,8 @@ shard_status shard_cuda_refuse_in_capture(shard_cuda *cuda, const char *what);
 shard_status shard_cuda_graph_allocated(shard_cuda_graph *graph, void *memory, size_t bytes);
 /* Called when memory is released: whether a graph frees it. */
 bool shard_cuda_graph_takes(shard_cuda *cuda, void *memory, size_t bytes);
+/* Called for memory that is released next, to which a copy may be running: whether a capture keeps both. */
+bool shard_cuda_graph_keeps_arrival(shard_cuda *cuda, void *arrival);
 
 /* Scratch memory of the device for one call: allocated and released in the stream's order, so that it may be
  * released before the work that uses it has run. It counts as workspace. NULL with the error set; release takes

@@ -36,9 +36,10 @@ struct shard_cuda_graph {
     cudaGraph_t captured;       /* up to the first launch: as long as it is there, no other memory has the addresses of `made` */
     bool launched;
     size_t nodes;
-    blocks made;  /* allocated in the capture, and not freed in it */
-    blocks kept;  /* freed in it, and not allocated in it */
-    bool refused; /* a call of the capture */
+    blocks made;     /* allocated in the capture, and not freed in it */
+    blocks kept;     /* freed in it, and not allocated in it */
+    blocks arrivals; /* events of copies to memory of `kept`, which are waited for before it is freed */
+    bool refused;    /* a call of the capture */
     /* In all and by kind: in use before the capture, the peaks before it, and how much more it needs at its peak. */
     shard_memory_count before[1 + SHARD_MEMORY_KINDS];
     int64_t more[1 + SHARD_MEMORY_KINDS];
@@ -96,6 +97,7 @@ static void drop_if_empty(shard_cuda_graph *graph)
     destroy_captured(graph);
     free(graph->made.all);
     free(graph->kept.all);
+    free(graph->arrivals.all);
     free(graph);
 }
 
@@ -136,6 +138,21 @@ bool shard_cuda_graph_takes(shard_cuda *cuda, void *memory, size_t bytes)
     bool taken = takes(cuda, memory, bytes);
     pthread_mutex_unlock(&lock);
     return taken;
+}
+
+static void keep_arrival(shard_cuda_graph *capture, void *arrival)
+{
+    capture->refused |= add_block(&capture->arrivals, arrival, 0) != SHARD_OK;
+}
+
+bool shard_cuda_graph_keeps_arrival(shard_cuda *cuda, void *arrival)
+{
+    pthread_mutex_lock(&lock);
+    shard_cuda_graph *capture = cuda->capture;
+    if (capture)
+        keep_arrival(capture, arrival);
+    pthread_mutex_unlock(&lock);
+    return capture != NULL;
 }
 
 shard_status shard_cuda_refuse_in_capture(shard_cuda *cuda, const char *what)
@@ -224,8 +241,22 @@ static void free_block(shard_cuda *cuda, block gone)
         SHARD_CUDA(cudaFreeAsync(gone.memory, cuda->stream));
 }
 
+/* In a capture the wait is that capture's, too. */
+static void await_arrival(shard_cuda *cuda, void *arrival)
+{
+    if (cuda->capture) {
+        keep_arrival(cuda->capture, arrival);
+        return;
+    }
+    SHARD_CUDA(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
+    SHARD_CUDA(cudaEventDestroy((cudaEvent_t)arrival));
+}
+
 static void free_kept(shard_cuda *cuda, shard_cuda_graph *graph)
 {
+    for (int64_t i = 0; i < graph->arrivals.count; i++)
+        await_arrival(cuda, graph->arrivals.all[i].memory);
+    graph->arrivals.count = 0;
     for (int64_t i = 0; i < graph->kept.count; i++)
         free_block(cuda, graph->kept.all[i]);
     graph->kept.count = 0;

@@ -327,9 +327,11 @@ void *shard_cuda_copy_in_async(shard_device *device, const void *from_host, size
     return NULL;
 }
 
-shard_status shard_cuda_wait_arrival(shard_device *device, void *arrival)
+shard_status shard_cuda_wait_arrival(shard_device *device, void *arrival, bool used)
 {
     shard_cuda *cuda = shard_cuda_of(device);
+    if (!used && shard_cuda_graph_keeps_arrival(cuda, arrival))
+        return SHARD_OK;
     SHARD_TRY(shard_cuda_refuse_in_capture(cuda, "the first use of a copy from the host"));
     SHARD_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, (cudaEvent_t)arrival, cudaEventWaitDefault));
     return SHARD_CUDA(cudaEventDestroy((cudaEvent_t)arrival));
