@@ -376,11 +376,29 @@ START_TEST(refuses_swapped)
     step_by_replay(&t, step++, graph);
     check_ok(shard_ema_swap(t.ema));
     for (int i = 0; i < 2; i++)
-        check_error(shard_graph_replay(graph), "shard_graph_replay: averages are in the parameters' place*");
+        check_fails(shard_graph_replay(graph), SHARD_ERROR_ARGUMENT,
+                    "shard_graph_replay: averages are in the parameters' place*");
     check_ok(shard_ema_swap(t.ema));
     step_by_replay(&t, step, graph);
     shard_graph_destroy(graph);
     drop_trainee(&t);
+}
+END_TEST
+
+/* The error that the thread has comes before what is wrong with the graph. */
+START_TEST(refuses_after_an_error)
+{
+    shard_graph *graph = shard_graph_begin(shard_device_open(NULL));
+    ck_assert_msg(graph != NULL, "%s", shard_last_error());
+    SHARD_SCOPE
+    {
+        shard_zeros(SHARD_SHAPE(3));
+    }
+    shard_error(SHARD_ERROR_IO, "the disk is full");
+    check_fails(shard_graph_replay(graph), SHARD_ERROR_IO, "the disk is full");
+    check_fails(shard_graph_replay(graph), SHARD_ERROR_ARGUMENT, "*a replay cannot be captured");
+    check_ok(shard_graph_end(graph));
+    shard_graph_destroy(graph);
 }
 END_TEST
 
@@ -445,6 +463,7 @@ int main(void)
         tcase_add_test(all, others_end_in_capture);
         tcase_add_test(all, refuses_steps_apart);
         tcase_add_test(all, refuses_swapped);
+        tcase_add_test(all, refuses_after_an_error);
         tcase_add_test(all, refuses_collectives);
     }
     return test_run(suite);

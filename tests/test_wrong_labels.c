@@ -318,6 +318,12 @@ START_TEST(test_labels_of_another_device)
         shard_tensor *labels = shard_from_host(label, SHARD_SHAPE(2), .dtype = SHARD_INT64, .device = shard_device_open("cpu"));
         shard_tensor *x = shard_ones(SHARD_SHAPE(2, 4)), *weight = shard_ones(SHARD_SHAPE(5, 4)),
                      *logits = shard_linear(x, weight, NULL);
+        shard_tensor *there = shard_to_device(weight, shard_device_open("cpu"));
+        shard_tensor *here = shard_from_host(label, SHARD_SHAPE(2), .dtype = SHARD_INT64);
+        ck_assert_ptr_null(shard_linear_top_k(x, there, NULL, 2, NULL));
+        check_error(SHARD_ERROR_SHAPE, "shard_linear_top_k: operands are on * and on cpu; one device is needed*");
+        ck_assert_ptr_null(shard_linear_cross_entropy(x, there, NULL, here));
+        check_error(SHARD_ERROR_SHAPE, "shard_linear_cross_entropy: operands are on * and on cpu; one device is needed*");
         check_other_device("cross_entropy", shard_cross_entropy(logits, labels));
         check_other_device("linear_cross_entropy", shard_linear_cross_entropy(x, weight, NULL, labels));
         check_other_device("forward", shard_linear_cross_entropy_forward(x, weight, NULL, labels, NULL));

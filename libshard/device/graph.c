@@ -257,6 +257,7 @@ void shard_graph_destroy(shard_graph *graph)
 
 static shard_status check_replay(const shard_graph *graph)
 {
+    SHARD_TRY(shard_last_status());
     if (capturing)
         return shard_error(SHARD_ERROR_ARGUMENT, "shard_graph_replay: this thread captures a graph: a replay cannot be captured");
     if (!graph->executable)
@@ -266,7 +267,7 @@ static shard_status check_replay(const shard_graph *graph)
     if (graph->orphaned)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "shard_graph_replay: an optimizer or an average that was captured has been destroyed: capture again");
-    return shard_last_status();
+    return SHARD_OK;
 }
 
 /* The launch failed: nothing was computed. */

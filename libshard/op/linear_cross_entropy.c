@@ -255,8 +255,8 @@ shard_tensor *shard_linear_head_logits(const char *of, shard_tensor *const *oper
         if (!shard_check_operands(of, SHARD_INPUTS(operand[i])))
             return NULL;
         if (shard_device_of(operand[i]) != shard_device_of(x))
-            return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: operands are on %s and on %s", of, shard_device_of(x)->name,
-                                   shard_device_of(operand[i])->name);
+            return shard_fail_null(SHARD_ERROR_SHAPE, "%s: operands are on %s and on %s; one device is needed (shard_to_device)",
+                                   of, shard_device_of(x)->name, shard_device_of(operand[i])->name);
     }
     if (!check_operands(of, operand) || !choose_placement(of, operand, &placement))
         return NULL;
