@@ -160,8 +160,9 @@ def measure_chart(build, classes, keep):
         cells[name] = {'mib': mib, 'ranks': ranks}
         print(f'{name:36}' + (f'{mib:10.1f} MiB, {ranks} rank(s)' if fits else 'does not fit'), flush=True)
         if keep:
-            with open(keep, 'w') as file:
+            with open(f'{keep}.new', 'w') as file:
                 json.dump(cells, file, indent=1)
+            os.replace(f'{keep}.new', keep)
     return cells
 
 
