@@ -139,7 +139,12 @@ def check_resume(folder, one):
 def check_dictionary(folder):
     """A model is of its words; their counts are those of the pairs of an epoch."""
     data, model, within = folder / "data", folder / "out15/best.safetensors", ["--output", folder / "within", "--steps", 4]
-    train(folder, *within)
+    plain = train(folder, *within)
+    for option, value in (("--uniform", 0.75), ("--power", 2), ("--neighbours", 3)):
+        other = train(folder, "--steps", 4, option, value)
+        check(numbers(other) != numbers(plain), f"{option} changes nothing")
+        train(folder, option, value, "--resume", folder / "within/checkpoint.safetensors",
+              expect=f", not {value}; start with the run's own {option}")
     texts = {name: (data / name).read_text() for name in ("words.txt", "test.txt")}
     for name, text in texts.items():
         (data / name).write_text(text.replace("governed", "governee"))
@@ -252,9 +257,18 @@ def check_baselines(folder):
     for name, words in (("hunspell", 9), ("aspell", 90)):
         done = subprocess.run([sys.executable, SCRIPTS / "baselines.py", "--only", name, folder / "data"], capture_output=True, text=True,
                               timeout=LIMIT)
-        found = re.search(rf"\n\| {name} \| {words} \| (\S+) \| (\S+) \| \S+ \|\n$", done.stdout)
+        found = re.search(rf"\n\| {name} \| {words} \| (\S+) \| (\S+) \| \S+ \|\n\n.*\n\| {name} \| (\S+) \| (\S+) \| (\S+) \|\n$", done.stdout,
+                          re.DOTALL)
         right = float(found[1]) > 60 and float(found[2]) > 80 if found else not BASELINES and done.stdout.endswith(f"\n{name}: not installed\n")
         check(done.returncode == 0 and right, f"{name}: {done}")
+    data = shutil.copytree(folder / "data", folder / "known")
+    words = [line.split()[0] for line in (data / "words.txt").read_text().splitlines()]
+    with open(data / "test.txt", "a") as test:
+        test.write(f"{words[0]} {words[1]}\n")
+    done = subprocess.run([sys.executable, SCRIPTS / "baselines.py", "--only", "aspell", data], capture_output=True, text=True, timeout=LIMIT)
+    found = re.search(r"\n\| aspell \| 91 \| (\S+) \| \S+ \| \S+ \|\n\n.*\n\| aspell \| 90 \| (\S+) \| \S+ \|\n$", done.stdout, re.DOTALL)
+    right = float(found[1]) < float(found[2]) if found else not BASELINES and "not installed" in done.stdout
+    check(done.returncode == 0 and right, f"a typed word of the dictionary: {done}")
     done = subprocess.run([sys.executable, SCRIPTS / "baselines.py", folder / "absent"], capture_output=True, text=True, timeout=LIMIT)
     check(done.returncode == 1 and re.fullmatch(r"\S+/absent/words.txt: .*; give the folder that prepare has written\n", done.stderr), f"no words: {done}")
 

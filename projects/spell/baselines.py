@@ -10,8 +10,9 @@
     symspell    edit distance 2, by distance and then by the counts of words.txt (symspellpy)
 
 All get the same words, and the same typed words one at a time; hunspell, which takes much longer, each tenth of them. A typed word that
-is in the dictionary is its own first correction, as it is for spell. Prints the rows of README.md's table: the typed words, the parts of
-them whose correction is the first one, and among the first five, and the typed words a second, without the time to load the dictionary.
+is in the dictionary is right to aspell and hunspell, which have no correction for it; symspell and spell give five words for it, too.
+Prints the rows of README.md's table: the typed words, the parts of them whose correction is the first one, and among the first five, and
+the typed words a second, without the time to load the dictionary; then the parts without the typed words that are in the dictionary.
 """
 import argparse
 import importlib.util
@@ -86,6 +87,13 @@ def by_symspell(words, typed, folder, _):
     return found, time.perf_counter() - begun
 
 
+def shares_of(test, found):
+    """The columns of top-1 and top-5."""
+    first = sum(found[typed][:1] == [correction] for typed, correction in test)
+    among = sum(correction in found[typed] for typed, correction in test)
+    return f"{100 * first / max(len(test), 1):.2f} | {100 * among / max(len(test), 1):.2f}"
+
+
 def main(argv):
     baselines = {"hunspell": (by_hunspell, 10), "aspell": (by_aspell, 1), "symspell": (by_symspell, 1)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,6 +104,7 @@ def main(argv):
     wanted = parser.parse_args(argv)
     words = read_pairs(os.path.join(wanted.folder, "words.txt"))
     tests = read_pairs(os.path.join(wanted.folder, "test.txt"))
+    known, others = {word for word, _ in words}, []
     print(f"{len(words)} words\n| program | typed words | top-1 % | top-5 % | words/s |\n|---|---:|---:|---:|---:|")
     for name, (predict, every) in baselines.items():
         if wanted.only not in (None, name):
@@ -108,9 +117,13 @@ def main(argv):
             found, seconds = predict(words, [typed for typed, _ in test], folder, wanted.sug_mode)
         # aspell and hunspell write a correction like its typed word; words.txt is in lower case.
         lower = {typed: [one.lower() for one in ones[:TOP]] for typed, ones in found.items()}
-        first = sum(lower[typed][:1] == [correction] for typed, correction in test)
-        among = sum(correction in lower[typed] for typed, correction in test)
-        print(f"| {name} | {len(test):,} | {100 * first / len(test):.2f} | {100 * among / len(test):.2f} | {len(test) / seconds:.1f} |", flush=True)
+        shares = shares_of(test, lower)
+        print(f"| {name} | {len(test):,} | {shares} | {len(test) / seconds:.1f} |", flush=True)
+        rest = [pair for pair in test if pair[0] not in known]
+        others.append(f"| {name} | {len(rest):,} | {shares_of(rest, lower)} |")
+    if others:
+        print("\nWithout the typed words that are in the dictionary:\n| program | typed words | top-1 % | top-5 % |\n|---|---:|---:|---:|")
+        print("\n".join(others))
     return 0
 
 
