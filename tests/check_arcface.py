@@ -141,6 +141,15 @@ def check_ranks(folder, one):
     compare("two ranks without clipping, with dropout", losses(train(folder, *plain, ranks=2)), one)
 
 
+def check_augmentation(folder, one):
+    short = ["--steps", FIRST, "--val-interval", 0]
+    plain = losses(train(folder, *short))
+    compare("the first steps", plain, losses(one)[:FIRST], 0)
+    for options, without in ((["--shift", 0.2], ()), ([], ("--no-flip",))):
+        other = losses(train(folder, *short, *options, without=without))
+        check(other != plain, f"{options or without} changes nothing")
+
+
 def check_records(folder, one):
     """The same images in the same order: the same losses; and pairs of a file."""
     lines = train(folder, "--val-targets", "lfw", data="records")
@@ -365,6 +374,7 @@ def main():
         make_data(folder)
         one = train(folder)
         check_ranks(folder, one)
+        check_augmentation(folder, one)
         check_records(folder, one)
         check_losses(folder)
         check_norms(folder)

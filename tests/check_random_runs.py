@@ -147,7 +147,9 @@ class Trials:
         self.head = head_options(self.rng)
         words += self.head[0]
         steps = self.rng.randint(3, 5)
-        refused = self.run([], [*words, f"--steps={steps}"], "single.json")  # as batch norms refuse one pixel of one image
+        refused = self.run([], [*words, f"--steps={steps}"], "single.json")
+        if refused and not ("ends with 1:" in refused and "expected more than 1 value per channel" in refused):  # one pixel of one image
+            return [f"one process: {refused}"]
         single, problems = [] if refused else self.steps_of("single.json"), []
         for _ in range(3):
             problem = self.trial(words, precision, steps, single)
@@ -174,6 +176,9 @@ def main():
             found = trials.configuration()
             problems += found
             print("\n".join([f"{i + 1} of {arguments.trials}, {trials.count} compared, worst {trials.worst}", *found]), flush=True)
+    if trials.count < arguments.trials:
+        problems.append("nearly nothing is compared")
+        print(problems[-1])
     worst = ", ".join(f"{precision} {difference:.2g}" for precision, difference in sorted(trials.worst.items()))
     print(f"seed {arguments.seed}: {trials.count} runs compared, {len(problems)} problems; worst differences: {worst}")
     print(f"cases: {trials.count}")

@@ -454,7 +454,8 @@ def read_by_faiss(path, table):
     """By the package, where it is there."""
     try:
         import faiss, numpy  # noqa: E401
-    except ImportError:
+    except ImportError as missing:
+        print(f"left out: {path} by faiss, {missing}")
         return
     index = faiss.read_index(str(path))
     assert (index.ntotal, index.d, index.metric_type) == (len(table), len(table[0]), faiss.METRIC_INNER_PRODUCT)

@@ -136,8 +136,9 @@ START_TEST(test_scenario)
     run_scenario(scenario); /* makes what is kept from call to call */
     double sum = run_scenario(scenario);
     ck_assert_msg(shard_last_status() == SHARD_OK, "%s: %s", scenario->name, shard_last_error());
+    int failures = shared->failures;
     run_clean(scenario, 0, sum, &before);
-    int files = open_files(), failures = shared->failures;
+    int files = open_files();
     bool reached = true;
     for (int64_t number = every() ? 1 : 1 + _i % SHARE; reached; number += every() ? 1 : SHARE) {
         if (!run_failing(scenario, number, sum, &reached, &after))
@@ -193,7 +194,8 @@ START_TEST(test_statistics)
     ck_assert_int_eq(shard_init(NULL, NULL), SHARD_OK);
     allocations_watch(shard_device_open(NULL));
     bool reached = true;
-    for (int64_t number = 1; reached; number++)
+    int64_t number = 1;
+    for (; reached; number++)
         SHARD_SCOPE
         {
             shard_tensor *norms = shard_from_host((float[]){10, 30, 25}, SHARD_SHAPE(3)), *m2, *m3;
@@ -207,11 +209,22 @@ START_TEST(test_statistics)
             ck_assert(reached == (shard_item(mean) == 20) && reached == (shard_item(std) == 100));
             shard_clear_error();
         }
+    ck_assert_int_gt(number, 3);
     shard_finalize();
 }
 END_TEST
 
 /* ---- one of several ranks ---- */
+
+/* In each of the job's cases an allocation of one rank has failed. */
+static void run_counted(void (*run)(shard_group *world, void *context), void *context)
+{
+    int failures = shared->failures, cases = shared->cases;
+    atomic_store(&shared->come, 0);
+    run_job(RANKS, run, context);
+    ck_assert_int_eq(shared->failures, failures);
+    ck_assert_int_gt(shared->cases, cases);
+}
 
 static void keep_error(int rank)
 {
@@ -394,10 +407,7 @@ static void prepare_ranks(shard_group *world, void *context)
 /* The failing rank is in each collective of the call, so that it need not make a later one with its error. */
 START_TEST(test_preparing)
 {
-    int failures = shared->failures;
-    atomic_store(&shared->come, 0);
-    run_job(RANKS, prepare_ranks, &_i);
-    ck_assert_int_eq(shared->failures, failures);
+    run_counted(prepare_ranks, &_i);
 }
 END_TEST
 
@@ -443,10 +453,7 @@ static void step_ranks(shard_group *world, void *context)
 /* All ranks step, or none. */
 START_TEST(test_step)
 {
-    int failures = shared->failures;
-    atomic_store(&shared->come, 0);
-    run_job(RANKS, step_ranks, &_i);
-    ck_assert_int_eq(shared->failures, failures);
+    run_counted(step_ranks, &_i);
 }
 END_TEST
 
@@ -521,10 +528,7 @@ START_TEST(test_partition)
                    .bucket_mib = kind / 2 % 2 ? 25 : 0.001,
                    .init_sync = kind / 4 % 2,
                    .again = kind / 8};
-    int failures = shared->failures;
-    atomic_store(&shared->come, 0);
-    run_job(RANKS, partition_ranks, &p);
-    ck_assert_int_eq(shared->failures, failures);
+    run_counted(partition_ranks, &p);
 }
 END_TEST
 

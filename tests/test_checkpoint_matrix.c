@@ -57,7 +57,7 @@ static shard_optimizer *stochastic(shard_tensors *p)
 }
 static shard_optimizer *kahan(shard_tensors *p)
 {
-    return sgd_of_list(p, .lr = 0.05, .momentum = 0.9, .rounding = SHARD_ROUNDING_KAHAN, .state_dtype = SHARD_FLOAT32);
+    return sgd_of_list(p, .lr = 1.0, .momentum = 0.9, .rounding = SHARD_ROUNDING_KAHAN, .state_dtype = SHARD_FLOAT32);
 }
 
 typedef struct setting {

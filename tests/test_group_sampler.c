@@ -320,14 +320,15 @@ START_TEST(test_goes_nowhere_else)
 {
     shard_group_sampler *sampler = make(25, .batch = 10);
     check_ok(shard_group_sampler_seek(sampler, 7, 3));
-    check_error(shard_group_sampler_set_epoch(sampler, -3), "shard_group_sampler_set_epoch: epoch -3*");
+    check_fails(shard_group_sampler_set_epoch(sampler, -3), SHARD_ERROR_ARGUMENT, "shard_group_sampler_set_epoch: epoch -3*");
     static const int64_t steps[] = {-5, 4, INT64_MAX};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
-        check_error(shard_group_sampler_seek(sampler, 1, steps[i]), "*epoch 1, step *25 samples in batches of 10 has 3 steps");
+        check_fails(shard_group_sampler_seek(sampler, 1, steps[i]), SHARD_ERROR_ARGUMENT,
+                    "*epoch 1, step *25 samples in batches of 10 has 3 steps");
     ck_assert_int_eq(shard_group_sampler_epoch(sampler), 7);
     ck_assert_int_eq(shard_group_sampler_step(sampler), 3);
     shard_group_sampler_destroy(sampler);
-    check_error(shard_group_sampler_seek(NULL, 0, 0), "shard_group_sampler_seek: sampler *");
+    check_fails(shard_group_sampler_seek(NULL, 0, 0), SHARD_ERROR_ARGUMENT, "shard_group_sampler_seek: sampler *");
 }
 END_TEST
 

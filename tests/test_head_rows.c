@@ -152,7 +152,7 @@ START_TEST(test_failing_rows)
             t.columns = HEAD_IN;
             t.fails_at = runs;
             ck_assert_int_eq(shard_take_gradient_rows(dweight, take, &t), SHARD_ERROR_IO);
-            check_error(SHARD_ERROR_IO, "*");
+            check_error(SHARD_ERROR_IO, "shard_take_gradient_rows: *");
             ck_assert_int_eq(shard_take_gradient_rows(c.target, take, &t), SHARD_ERROR_SHAPE);
             check_error(SHARD_ERROR_SHAPE, "shard_take_gradient_rows: * matrix *");
         }

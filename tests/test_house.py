@@ -284,8 +284,8 @@ def check_drawn_operations(root):
 
 def check_error_statuses(root):
     """A test names the status that it expects: the last error's is always itself."""
-    return [f"{path.relative_to(root)}: check_error(shard_last_status(), ...): name the status" for path in sorted((root / "tests").rglob("*.c"))
-            if "check_error(shard_last_status()" in path.read_text(encoding="utf-8")]
+    return [f"{path.relative_to(root)}: {call}...): name the status, in check_fails" for path in sorted((root / "tests").rglob("*.c"))
+            for call in re.findall(r"check_error\((?!shard_group_rank)(?:shard_|add_group_of)\w*\(", path.read_text(encoding="utf-8"))]
 
 
 def object_unit(folder, stem):

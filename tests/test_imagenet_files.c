@@ -630,6 +630,36 @@ static void check_other_images(const char *change, const char *told)
         ck_assert_msg(error && strstr(error, told) && !strstr(error + 1, " error: "), "not one error with \"%s\": %s", told, log);
 }
 
+/* Crops, mirrored images and shifts each change the losses; without them (a shift of nearly nothing takes the place of crops) the
+ * second epoch has those of the first, as nothing is learned. */
+START_TEST(test_augmentation)
+{
+    static const char *const options[] = {"", "", "--no-flip", "--crop-scale 1", "--no-flip --shift 1e-9", "--shift 0.2"};
+    enum { RUNS = sizeof options / sizeof *options };
+    line lines[RUNS][MOST_LINES];
+    make_images();
+    for (int i = 0; i < RUNS; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "augmented%d.json", i);
+        check_runs(
+            "",
+            "-a resnet18 --stem small --width 8 --image-size 8 -b 100 -j 1 --lr 1e-12 --seed 7 --epochs 2 --val-interval 0 %s "
+            "--metrics %s images",
+            options[i], name);
+        ck_assert_int_eq(read_metrics(name, lines[i]), 2);
+    }
+    for (int epoch = 0; epoch < 2; epoch++)
+        for (int i = 1; i < RUNS; i++)
+            ck_assert_msg((lines[i][epoch].loss == lines[0][epoch].loss) == (i == 1),
+                          "epoch %d: loss %.9g with \"%s\", %.9g without", epoch, lines[i][epoch].loss, options[i],
+                          lines[0][epoch].loss);
+    for (int i = 0; i < RUNS; i++) {
+        bool same = fabs(lines[i][0].loss - lines[i][1].loss) < 1e-5; /* of a batch in another order */
+        ck_assert_msg(same == (i == 4), "\"%s\": losses %.9g, %.9g", options[i], lines[i][0].loss, lines[i][1].loss);
+    }
+}
+END_TEST
+
 START_TEST(test_other_images)
 {
     char command[256];
@@ -666,6 +696,7 @@ int main(void)
     TCase *images = test_case(suite, "images");
     tcase_add_checked_fixture(images, make_run_folder, drop_single);
     tcase_add_loop_test(images, test_images_that_are_none, 0, 2);
+    tcase_add_test(images, test_augmentation);
     tcase_add_test(images, test_other_images);
     tcase_add_test(images, test_paths_with_control_characters);
     tcase_add_loop_test(images, test_resume_auto, 0, 2);

@@ -271,10 +271,10 @@ static void prints(shard_group *world, void *context)
     shard_release(leaf);
     FILE *full = fopen("/dev/full", "w");
     ck_assert_ptr_nonnull(full);
-    check_error(shard_memory_report(device, full), "shard_memory_report: *file *");
+    check_fails(shard_memory_report(device, full), SHARD_ERROR_IO, "shard_memory_report: *file *");
     fclose(full);
-    check_error(shard_memory_report(NULL, stdout), "shard_memory_report: device *");
-    check_error(shard_memory_report(device, NULL), "shard_memory_report: file *");
+    check_fails(shard_memory_report(NULL, stdout), SHARD_ERROR_ARGUMENT, "shard_memory_report: device *");
+    check_fails(shard_memory_report(device, NULL), SHARD_ERROR_ARGUMENT, "shard_memory_report: file *");
     ck_assert_str_eq(shard_memory_kind_name(SHARD_MEMORY_OPTIMIZER_STATE), "optimizer state");
     ck_assert_ptr_null(shard_memory_kind_name(SHARD_MEMORY_KINDS));
     ck_assert_int_eq(shard_get_memory_by_kind(NULL, SHARD_MEMORY_BUCKETS).current, 0);

@@ -11,6 +11,7 @@
 #include <shard/shard.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,26 @@ START_TEST(test_width)
 }
 END_TEST
 
+/* Each of the names, which error messages show, can be made. */
+static void check_names(const char *names, bool (*exists)(const char *arch), int count)
+{
+    char name[40];
+    int found = 0;
+    for (const char *at = names; *at; at += strspn(at, ", "), found++) {
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        ck_assert_msg(exists(name), "%s of \"%s\"", name, names);
+        at += strcspn(at, ",");
+    }
+    ck_assert_int_eq(found, count);
+}
+
+START_TEST(test_names)
+{
+    check_names(shard_resnet_names(), shard_resnet_exists, 5);
+    check_names(shard_iresnet_names(), shard_iresnet_exists, 5);
+}
+END_TEST
+
 START_TEST(test_unknown_architecture)
 {
     ck_assert_ptr_null(shard_resnet("resnet19", CLASSES));
@@ -191,6 +212,7 @@ int main(void)
     tcase_add_test(tcase, test_small_stem);
     tcase_add_test(tcase, test_no_images);
     tcase_add_test(tcase, test_width);
+    tcase_add_test(tcase, test_names);
     tcase_add_test(tcase, test_unknown_architecture);
     tcase_add_test(tcase, test_refusals);
     tcase_add_test(tcase, test_gathers_features);
