@@ -14,9 +14,10 @@ SHARD_BEGIN_C
 /* Adds the gradients of a scalar with respect to every leaf that it depends on to shard_grad(leaf), and frees the
  * record: one backward for each forward, as torch.Tensor.backward. The gradients of a PARTIAL scalar are those of the
  * whole sum. NULL returns the thread's error. Errors: SHAPE, a loss of more than one element, those of a split loss on all ranks
- * together; ARGUMENT, a tensor that depends on nothing that requires a gradient, a record that an earlier backward freed, or a
- * call within a backward. Collective over the groups of the operations in the record, and over the replica groups of parameters
- * under shard_data_parallel. */
+ * together; ARGUMENT, a tensor that depends on nothing that requires a gradient, a record that an earlier backward freed, a call
+ * within a backward, or a tensor that an operation has saved and that was written to since; UNSUPPORTED, gradients over groups
+ * that do not fit together (shard/distributed.h); MEMORY, also of the forward's record. Collective over the groups of the
+ * operations in the record, and over the replica groups of parameters under shard_data_parallel. */
 SHARD_API SHARD_CHECKED shard_status shard_backward(shard_tensor *loss);
 
 /* As shard_backward for any tensor, with the gradient with respect to it, of its shape, dtype and device (else SHAPE). A gradient
@@ -40,7 +41,8 @@ typedef shard_status shard_take_rows(void *context, shard_device *device, int64_
  *
  * `take` may write to these rows of the matrix itself, by the address of shard_data that was taken before: an optimizer of the
  * caller's. A deferred gradient may then only be released or zeroed. Rows that were passed before an error remain passed.
- * Errors: SHAPE, no floating matrix; UNSUPPORTED, in a graph's capture; those of `take`. Not collective. */
+ * Errors: SHAPE, no floating matrix; UNSUPPORTED, in a graph's capture; those of `take`. Not collective, but for a gradient of
+ * shard_head_backward whose weight stage 3 partitions: then over its replicas. */
 SHARD_API SHARD_CHECKED shard_status shard_take_gradient_rows(shard_tensor *gradient, shard_take_rows *take, void *context);
 
 /* Switches the recording of operations in this thread on or off and returns the previous state, as

@@ -69,8 +69,8 @@ typedef shard_status shard_exchange_function(void *context, const int *ranks, in
 SHARD_API shard_group *shard_group_create(shard_group *parent, const int *ranks, int count);
 
 /* Divides the parent's ranks into groups: those with the same color >= 0 are one. Returns this rank's group; NULL without an
- * error where color is -1. NULL with the error set, on all ranks: ARGUMENT, another negative color. As MPI_Comm_split with
- * equal keys and torch.distributed.split_group. */
+ * error where color is -1. NULL with the error set, on all ranks: ARGUMENT, another negative color, and PEER on the others. As
+ * MPI_Comm_split with equal keys and torch.distributed.split_group. */
 SHARD_API shard_group *shard_group_split(shard_group *parent, int color);
 
 /* Destroys a group of shard_group_create or shard_group_split; NULL is fine. The world and groups of a mesh are not

@@ -17,9 +17,10 @@ typedef struct shard_device shard_device;
 
 /* Opens a device: "cpu"; "cuda:1", the GPU of that number; "cuda", this rank's GPU (its local rank, from the
  * launcher, modulo the number of GPUs). NULL opens the default device: the one of shard_set_default_device, else the
- * one that SHARD_DEVICE names, else the CPU. NULL with the error set: UNAVAILABLE, no such device or plugin, with what
- * is missing; UNSUPPORTED, a GPU without memory pools; ARGUMENT, a malformed name, SHARD_TF32 or local rank; DEVICE; MEMORY. The
- * library owns the device. Not collective. */
+ * one that SHARD_DEVICE names, else the CPU. NULL with the error set: UNAVAILABLE, no such device, as of a malformed
+ * name, or no plugin, with what is missing; UNSUPPORTED, a GPU without memory pools, or a SHARD_CPU_ISA that this machine does
+ * not run; ARGUMENT, a malformed SHARD_TF32, SHARD_PLUGIN_PATH or local rank; DEVICE; MEMORY. The library owns the device. Not
+ * collective. */
 SHARD_API shard_device *shard_device_open(const char *name);
 
 /* Sets the device of this thread's tensors whose options name none, as torch.set_default_device. NULL: the device of

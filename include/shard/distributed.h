@@ -14,7 +14,9 @@ SHARD_BEGIN_C
 
 /* Joins the other ranks of the job, which shardrun, mpirun or srun started; as
  * torch.distributed.init_process_group. argc and argv may be NULL. A process calls it once: a second call, also after
- * shard_finalize, is an error (ARGUMENT), as is a malformed environment variable (docs/environment.md).
+ * shard_finalize, is an error (ARGUMENT), as is a malformed environment variable (docs/environment.md). Other errors:
+ * UNAVAILABLE, ranks that a launcher has started and nothing connects, or a transport or plugin that is not there; PEER and
+ * TIMEOUT, a rank that does not join.
  * A program that calls MPI_Init itself does so before, and calls MPI_Finalize after shard_finalize; with less than
  * MPI_THREAD_SERIALIZED only the thread that called MPI_Init makes collectives (else UNSUPPORTED). The world is MPI_COMM_WORLD.
  * Collective over all ranks, with the deadline SHARD_TIMEOUT (docs/errors.md). */

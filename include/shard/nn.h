@@ -258,8 +258,9 @@ SHARD_API shard_module *shard_nn_sequential_of(int count, shard_module **modules
  * by a parallel one over group. A layer with values gets those of the group's first rank; a layer whose initial
  * values were not needed yet never makes the whole. *module may be replaced; a child is replaced in its parent too.
  * Sets *converted (NULL is fine) to the number of layers. Call it before data parallel and optimizers are made.
- * Errors: ARGUMENT, no layer matches, or only split layers, split is neither ROW nor COLUMN, or a layer shares its weight or bias
- * with another one of the module; MISMATCH, layers differ between ranks. *converted is unchanged then, and layers that were
+ * Errors: ARGUMENT, no layer matches, or only split layers, split is neither ROW nor COLUMN, a layer whose
+ * .split_multiple does not divide the features that are split, or a layer that shares its weight or bias with another one of the
+ * module; MISMATCH, layers differ between ranks. *converted is unchanged then, and layers that were
  * converted before the error stay so. Collective over group. As torchshard.nn.ParallelLinear.convert_parallel_linear.
  */
 SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_linear(shard_module **module, const char *pattern, shard_split split,

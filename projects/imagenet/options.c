@@ -69,7 +69,7 @@ static const command_option table[] = {
     HEAD_ROWS(options, head),
     {COMMAND_CHOICE, "model-parallel-dim", "row (or 0): its inputs are split; column (or 1, -1): its outputs", "DIM",
      AT(model_parallel_dim), .choices = splits},
-    {COMMAND_FLAG, "same-batch-in-group", "the ranks of a model parallel group have the same images, and gather no features",
+    {COMMAND_FLAG, "same-batch-in-group", "the ranks of a model group have the same images, and gather no features",
      AT(same_batch_in_group)},
     {COMMAND_CHOICE, "head",
      "last layer. fused: a classifier, which computes loss and update with neither logits nor the gradient of its weight in "

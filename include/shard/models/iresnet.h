@@ -36,8 +36,8 @@ typedef struct shard_iresnet_options {
  * Makes an iResNet for images [n, image_size, image_size, 3] of options.dtype; its result is the features [n, num_features].
  * arch is "iresnet18", "iresnet34", "iresnet50", "iresnet100" or "iresnet200". insightface's images are red, green, blue from
  * -1 to 1. The caller destroys it by shard_module_destroy. NULL with the error set: ARGUMENT, an unknown arch, or a number out
- * of range (image_size: 65,536 at most); MEMORY; the error that the thread has already. Not collective; its forward is if batch
- * norms are synchronized.
+ * of range (image_size: 65,536 at most), or a dtype that is not floating; MEMORY; the error that the thread has already. Not
+ * collective; its forward is if batch norms are synchronized.
  */
 #define shard_iresnet(...)                                                                                                       \
     SHARD_GIVEN(shard_iresnet_with(SHARD_OPTIONS(shard_iresnet_options, SHARD_IRESNET_OPTIONS, __VA_ARGS__)))
