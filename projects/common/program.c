@@ -8,8 +8,7 @@
 #include <signal.h>
 #include <string.h>
 
-/* Lines that standard output did not take may be the only result, as those of a validation. A terminal that has ended takes none.
- */
+/* Lines that standard output did not take may be a validation's only result. A terminal that has ended takes none. */
 static void check_output(void)
 {
     if (interrupt_signal())

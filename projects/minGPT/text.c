@@ -5,7 +5,6 @@
 #include "utf8.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -40,8 +39,6 @@ static shard_status check_size(FILE *file, const char *path, int64_t most_bytes)
     struct stat found;
     if (fstat(fileno(file), &found) != 0)
         return shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(found.st_mode))
-        return shard_error(SHARD_ERROR_FORMAT, "%s: not a regular file", path);
     if (found.st_size > most_bytes)
         return shard_error(SHARD_ERROR_FORMAT, "%s: %" PRId64 " bytes, and such a file has %" PRId64 " at most", path,
                            (int64_t)found.st_size, most_bytes);
@@ -50,12 +47,10 @@ static shard_status check_size(FILE *file, const char *path, int64_t most_bytes)
 
 char *text_read(const char *path, int64_t most_bytes, int64_t *bytes)
 {
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | (most_bytes ? O_NONBLOCK : 0)); /* else a FIFO waits for a writer */
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "rb");
+    FILE *file = most_bytes ? files_open(path) : fopen(path, "rbe");
     if (!file) {
-        shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
-        if (descriptor >= 0)
-            close(descriptor);
+        if (!most_bytes)
+            shard_error(SHARD_ERROR_IO, "%s: %s", path, strerror(errno));
         return NULL;
     }
     char *text = !most_bytes || check_size(file, path, most_bytes) == SHARD_OK ? read_all(file, path, bytes) : NULL;

@@ -7,7 +7,7 @@
 #include <limits.h>
 
 /* The bytes of a file, and a 0 behind them; the caller frees them. most_bytes 0: of any size, also of a pipe. NULL with the error
- * set: IO; MEMORY; FORMAT, with most_bytes: more bytes, or not a regular file. */
+ * set: IO, with most_bytes also of what is not a regular file; MEMORY; FORMAT, more than most_bytes. */
 char *text_read(const char *path, int64_t most_bytes, int64_t *bytes);
 
 enum { TEXT_TRAIN = 0, TEXT_VAL, TEXT_SETS };
