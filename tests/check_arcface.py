@@ -341,8 +341,8 @@ def check_errors(folder):
     train(folder, "--model-parallel-size", 2, expect="--model-parallel-size needs --enable-model-parallel")
     train(folder, "--optimizer", "lars", "--sample-rate", "0.1", expect="moves all rows of the classifier")
     train(folder, "--sample-rate", "0.1", "--sample-correction", expect="--sample-correction is for a --sample-rate below 1 and --margin")
-    for options, text in ((["--head-stash", 0.1], "--head-stash: with --margin arcface:0.2 a loss keeps no exponentials"),
-                          (["--head-stash-dtype", "float16", "--margin", "none", "--sample-rate", 0.5], "-stash-dtype: with --sample-rate a loss")):
+    for options, text in ((["--head-stash", 0.1], "--head-stash: with --margin arcface:0.2 a loss keeps no logits"),
+                          (["--head-stash", 0, "--margin", "none", "--sample-rate", 0.5], "--head-stash: with --sample-rate a loss")):
         train(folder, *options, expect=text)
     check(train(folder, "--head-stash", 0.1, "--margin", "none", "--steps", 1, "--val-interval", 0), "a stash without a margin")
     train(folder, data="nowhere", expect="nowhere/train: No such file")

@@ -15,7 +15,7 @@ SAMPLES = re.compile(r"\b(images|points|blocks|pairs)\b")
 OWN = {("zero", "steps"), ("zero", "memory-report"), ("zero", "layers"), ("zero", "width"), ("spell", "top-k"),
        ("arcface", "skip-bad-images")}
 IMAGENET = """accumulate arch batch-size bucket-mib check-replicas clip-grad crop-scale cuda-graph device dtype enable-amp-mode
-enable-model-parallel enable-zero-optim epochs evaluate head head-dtype head-lr head-optimizer head-rounding head-stash head-stash-dtype help image-size keep
+enable-model-parallel enable-zero-optim epochs evaluate head head-dtype head-lr head-optimizer head-rounding head-stash help image-size keep
 label-smoothing lr lr-schedule lr-step-size margin margin-scale memory-report metrics model-parallel-dim model-parallel-size momentum
 nesterov no-flip non-finite num-classes optimizer output pretrained pretrained-skip print-freq resume same-batch-in-group sample-rate
 save-async save-every seed shift skip-bad-images stem steps sync-bn synthetic tensorboard val-interval warmup-epochs warmup-steps wd width

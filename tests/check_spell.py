@@ -315,7 +315,7 @@ def check_errors(folder):
     train(folder, "-c", expect="--correct needs a model")
     train(folder, "-c", "-e", expect="--evaluate or --correct, not both")
     train(folder, "-k", 3, expect="--top-k needs --correct")
-    train(folder, "--head-stash", 0.1, "--sample-rate", 0.2, expect="--head-stash: with --sample-rate a loss keeps no exponentials")
+    train(folder, "--head-stash", 0.1, "--sample-rate", 0.2, expect="--head-stash: with --sample-rate a loss keeps no logits")
     train(folder, "--lr", "1e30", "--optimizer", "sgd", "--tied-epochs", 0, expect="take a smaller --lr")
     (folder / "data/test.txt").write_text("acounts nowhere\n")
     train(folder, ranks=2, expect="its correction is not in words.txt")

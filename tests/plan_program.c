@@ -1,9 +1,9 @@
 /* A head alone, for check_shard_plan.py:
  *   plan_program CLASSES FEATURES BATCH fused|plain none|momentum|adamw|rowwise-adagrad|rowwise-adam float32|bfloat16|kahan \
- *     STASH float32|float16
+ *     STASH
  *
- * Makes some steps, and prints the memory report of rank 0. kahan: bfloat16 with compensation. STASH is .stash_share of the loss,
- * the last argument .stash_dtype. */
+ * Makes some steps, and prints the memory report of rank 0. kahan: bfloat16 with compensation. STASH is .stash_share of the
+ * loss. */
 #include <shard/shard.h>
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static shard_optimizer *make_optimizer(shard_module *layer, const char *state, s
 
 /* Each rank has its rows of the features, which the group gathers. */
 static void step(shard_module *layer, shard_optimizer *optimizer, int64_t rows, int64_t features, int64_t classes,
-                 shard_dtype dtype, double stash, shard_dtype stash_dtype)
+                 shard_dtype dtype, double stash)
 {
     shard_group *world = shard_world();
     int64_t *label = calloc((size_t)rows + 1, sizeof *label);
@@ -38,7 +38,7 @@ static void step(shard_module *layer, shard_optimizer *optimizer, int64_t rows, 
         shard_set_requires_grad(x, true);
         shard_tensor *gathered = shard_gather_from_group(x, 0, world);
         shard_tensor *logits = shard_forward(layer, gathered);
-        shard_tensor *loss = shard_parallel_cross_entropy(logits, target, .stash_share = stash, .stash_dtype = stash_dtype);
+        shard_tensor *loss = shard_parallel_cross_entropy(logits, target, .stash_share = stash);
         shard_release(logits);
         shard_backward(loss);
         shard_step(optimizer);
@@ -49,8 +49,8 @@ static void step(shard_module *layer, shard_optimizer *optimizer, int64_t rows, 
 int main(int argc, char **argv)
 {
     shard_init(&argc, &argv);
-    if (argc != 9) {
-        fprintf(stderr, "usage: plan_program CLASSES FEATURES BATCH HEAD STATE DTYPE STASH STASH_DTYPE\n");
+    if (argc != 8) {
+        fprintf(stderr, "usage: plan_program CLASSES FEATURES BATCH HEAD STATE DTYPE STASH\n");
         return 2;
     }
     int64_t classes = atoll(argv[1]), features = atoll(argv[2]), batch = atoll(argv[3]);
@@ -61,8 +61,7 @@ int main(int argc, char **argv)
                                 : shard_nn_parallel_linear(features, classes, SHARD_SPLIT_COLUMN, world, .dtype = dtype);
     shard_optimizer *optimizer = make_optimizer(layer, argv[5], kahan ? SHARD_ROUNDING_KAHAN : SHARD_ROUNDING_NEAREST);
     for (int i = 0; i < STEPS; i++)
-        step(layer, optimizer, batch / shard_group_size(world), features, classes, dtype, atof(argv[7]),
-             strcmp(argv[8], "float16") == 0 ? SHARD_FLOAT16 : SHARD_FLOAT32);
+        step(layer, optimizer, batch / shard_group_size(world), features, classes, dtype, atof(argv[7]));
     if (shard_group_rank(world) == 0 && shard_last_status() == SHARD_OK)
         shard_memory_report(shard_device_open(NULL), stdout);
     shard_optimizer_destroy(optimizer);

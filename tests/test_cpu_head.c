@@ -65,7 +65,6 @@ static problem problem_make(int64_t rows, int64_t in, int64_t cols, shard_dtype 
                        .in = in,
                        .dtype = dtype,
                        .weight_dtype = weight_dtype};
-    p.h.stash_dtype = rows / 2 % 2 ? SHARD_FLOAT16 : SHARD_FLOAT32;
     p.products = shard_cpu_head_products_dtype(shard_cpu_head_tiler(dtype));
     p.h.x = array_noise(rows * in, dtype, X, -1, 1);
     p.h.weight = array_noise(cols * in, weight_dtype, WEIGHT, -1, 1);
@@ -169,8 +168,7 @@ static double gradient_of(const problem *p, int64_t row, int64_t c, double *erro
     double spread = h->loss.smoothing / (double)h->loss.classes,
            target = c == p->target[row] - h->loss.col0 ? 1 - h->loss.smoothing : 0;
     double gradient = probability - p->scale[row] * (spread + target) * p->class_weight[c];
-    double of_stash = h->dtype == SHARD_BFLOAT16 ? rounding(h->dtype) : h->stash_dtype == SHARD_FLOAT16 ? 0x1p-11 : 0;
-    double stashed = p->form & STASHED ? of_stash : 0;
+    double stashed = p->form & STASHED ? 0x1p-12 : 0; /* of logits up to 32 apart */
     *error =
         (relative * 4 + stashed) * fabs(probability) + (1e-6 + rounding(p->products)) * (fabs(gradient) + stashed * probability);
     return gradient;
@@ -339,6 +337,58 @@ START_TEST(tilers_in_order)
 }
 END_TEST
 
+/* Codes of logits: each column's highest and lowest ones, those that are above `most` or more than the span below the highest,
+ * infinities and NaN. Columns end inside and behind a vector, and behind a block of them. */
+START_TEST(codes_are_near)
+{
+    enum { COUNT = 50, PITCH = 80, KINDS = 8 };
+    const float most = 5, span = 32;
+    static float z[COUNT * PITCH], found[COUNT * PITCH], lowest[PITCH], step[PITCH];
+    static uint16_t code[COUNT * PITCH];
+    const shard_cpu_head_codes codes = {code, lowest, step};
+    choose_set(_i);
+    const shard_cpu_head_kernels *kernels = shard_cpu_head_kernels_picked();
+    float *noise = array_noise(COUNT * PITCH, SHARD_FLOAT32, X, -1, 1);
+    for (int64_t i = 0; i < COUNT; i++)
+        for (int64_t j = 0; j < PITCH; j++) {
+            float x = noise[i * PITCH + j];
+            const float of_kind[KINDS] = {x,
+                                          10 * x,
+                                          i % 3 ? 40 * x - 40 : -INFINITY,
+                                          i % 7 ? 0.25F : NAN,
+                                          i % 5 ? -3 : INFINITY,
+                                          INFINITY,
+                                          i % 2 ? 7 : -1e30F,
+                                          -INFINITY};
+            z[i * PITCH + j] = of_kind[j % KINDS];
+        }
+    kernels->encode(COUNT, PITCH, z, &codes, most, span);
+    kernels->decode(COUNT, PITCH, &codes, found);
+    for (int64_t j = 0; j < PITCH; j++) {
+        float high = -INFINITY, low = INFINITY;
+        for (int64_t i = 0; i < COUNT; i++) {
+            float x = z[i * PITCH + j];
+            high = x > high ? x : high;
+            low = x < low && x > -INFINITY ? x : low;
+        }
+        high = fminf(high, most);
+        low = fmaxf(low, high - span);
+        double bound = high > low ? (double)(high - low) / 131000 + 1e-6 * (double)(fabsf(high) + fabsf(low)) : 0;
+        for (int64_t i = 0; i < COUNT; i++) {
+            float x = z[i * PITCH + j], got = found[i * PITCH + j];
+            if (isnan(x))
+                ck_assert_float_nan(got);
+            else if (x == -INFINITY || x < low)
+                ck_assert_float_eq(got, -INFINITY);
+            else
+                ck_assert_msg(is_within((double)got, (double)fminf(x, most), bound), "column %d: %.9g is %.9g", (int)j, (double)x,
+                              (double)got);
+        }
+    }
+    array_free(noise, COUNT * PITCH, SHARD_FLOAT32);
+}
+END_TEST
+
 enum { PARTS = 3, LINES = 1000 };
 
 static char ahead_of_all[PARTS * LINES * SHARD_CPU_CACHE_LINE];
@@ -404,6 +454,7 @@ int main(void)
     Suite *suite = suite_create("cpu_head");
     TCase *all = test_case(suite, "all");
     tcase_add_loop_test(all, equals_double, 0, MOST_ROWS + 2);
+    tcase_add_loop_test(all, codes_are_near, 0, 3);
     tcase_add_test(all, tilers_in_order);
     tcase_add_loop_test(all, fetches_what_is_ahead, 0, 4);
     return test_run_on_cpu(suite);

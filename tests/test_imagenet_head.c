@@ -85,9 +85,9 @@ END_TEST
 START_TEST(test_stash_chooses)
 {
     line automatic[MOST_LINES], fused[MOST_LINES];
-    check_runs("", EXACT "--dtype float32 --head auto --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 "
+    check_runs("", EXACT "--dtype float32 --head auto --head-stash 0.5 --val-interval 0 --steps 3 "
                          "--metrics auto.json");
-    check_runs("", EXACT "--dtype float32 --head fused --head-stash 0.5 --head-stash-dtype float16 --val-interval 0 --steps 3 "
+    check_runs("", EXACT "--dtype float32 --head fused --head-stash 0.5 --val-interval 0 --steps 3 "
                          "--metrics fused.json");
     ck_assert_int_eq(read_metrics("auto.json", automatic), 3);
     ck_assert_int_eq(read_metrics("fused.json", fused), 3);
@@ -95,7 +95,7 @@ START_TEST(test_stash_chooses)
         ck_assert_double_eq(automatic[i].loss, fused[i].loss);
     check_refused("--head-stash: with the linear layer that --head auto makes here a loss keeps no",
                   "--synthetic 4 --optimizer lars --head-stash 0.5");
-    check_refused("--head-stash-dtype: with the linear layer", "--synthetic 4 --cuda-graph --head-stash-dtype float16");
+    check_refused("--head-stash: with the linear layer", "--synthetic 4 --cuda-graph --head-stash 0");
 }
 END_TEST
 

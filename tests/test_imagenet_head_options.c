@@ -187,7 +187,7 @@ START_TEST(test_refusals)
     check_refused("--sample-rate: \"0\" is not", "--synthetic 4 --sample-rate 0");
     check_refused("--head-stash: \"-1\" is not a number from 0 to 1000000000", "--synthetic 4 --head-stash -1");
     check_refused("--head-stash: with --margin cosine a loss keeps no", "--synthetic 4 --margin cosine --head-stash 0.1");
-    check_refused("--head-stash-dtype: with --sample-rate a", "--synthetic 4 --sample-rate 0.5 --head-stash-dtype float16");
+    check_refused("--head-stash: with --sample-rate a", "--synthetic 4 --sample-rate 0.5 --head-stash 0");
     check_refused("--head-stash: with --head plain a", "--synthetic 4 --head plain --head-stash 1");
     check_refused("--head-dtype: there is no \"float16\"", "--synthetic 4 --head-dtype float16");
 }

@@ -5,13 +5,13 @@
  *     shardrun -n N bench_head [--classes C] [--features D] [--batch B] [--steps K] [--dtype float32|bfloat16]
  *                              [--optimizer sgd|momentum|adamw|rowwise-adagrad|rowwise-adam]
  *                              [--rounding nearest|stochastic|kahan] [--loss softmax|binary] [--sample-rate R]
- *                              [--stash X] [--stash-dtype float32|float16] [--head fused|plain|both] [--json FILE]
+ *                              [--stash X] [--head fused|plain|both] [--json FILE]
  *
  * A step gathers the features of B rows over the ranks, then makes the forward with the loss, the backward with the features'
  * gradient, and the update. fused: shard_nn_parallel_classifier; plain: shard_nn_parallel_linear; both: the two take turns, and
  * the ratio of their steps is printed. Weight, state and features are of the dtype. binary: a row has 36 labels, as one of
  * Amazon-3M on average. A sample is drawn in each forward; of a fused head alone. X is .stash_share of the loss of the fused
- * head, --stash-dtype its .stash_dtype. SHARD_DEVICE names the device. Each number is of the rank that is slowest, or takes the
+ * head. SHARD_DEVICE names the device. Each number is of the rank that is slowest, or takes the
  * most memory. The limit counts three products, and each byte of the weight and of the optimizer's state as often as a step must
  * move it: the weight is read twice and written once, state read and written once; of a sample, the part that is computed.
  */
@@ -50,7 +50,6 @@ typedef struct settings {
     shard_rounding rounding;
     bool binary;
     double sample_rate, stash;
-    shard_dtype stash_dtype;
     bool runs[HEADS];
     const char *json;
 } settings;
@@ -72,7 +71,7 @@ static _Noreturn void refuse(const char *option, const char *value)
             "usage: bench_head [--classes C] [--features D] [--batch B] [--steps K] [--dtype float32|bfloat16]\n"
             "                  [--optimizer sgd|momentum|adamw|rowwise-adagrad|rowwise-adam]\n"
             "                  [--rounding nearest|stochastic|kahan] [--loss softmax|binary] [--sample-rate R]\n"
-            "                  [--stash X] [--stash-dtype float32|float16] [--head fused|plain|both] [--json FILE]\n"
+            "                  [--stash X] [--head fused|plain|both] [--json FILE]\n"
             "B is a multiple of the number of ranks. R is in (0, 1]; below 1 the head is fused, the loss softmax.\n"
             "X is at least 0.\n",
             option, value);
@@ -116,15 +115,20 @@ static double share(const char *option, const char *value)
 
 static settings read_settings(int argc, char **argv)
 {
-    static const char *const dtype_names[] = {"float32", "bfloat16"}, *const stash_names[] = {"float32", "float16"};
-    static const struct option options[] = {
-        {"classes", required_argument, NULL, 0},      {"features", required_argument, NULL, 1},
-        {"batch", required_argument, NULL, 2},        {"steps", required_argument, NULL, 3},
-        {"dtype", required_argument, NULL, 4},        {"optimizer", required_argument, NULL, 5},
-        {"head", required_argument, NULL, 6},         {"json", required_argument, NULL, 7},
-        {"rounding", required_argument, NULL, 8},     {"loss", required_argument, NULL, 9},
-        {"sample-rate", required_argument, NULL, 10}, {"stash", required_argument, NULL, 11},
-        {"stash-dtype", required_argument, NULL, 12}, {NULL, 0, NULL, 0}};
+    static const char *const dtype_names[] = {"float32", "bfloat16"};
+    static const struct option options[] = {{"classes", required_argument, NULL, 0},
+                                            {"features", required_argument, NULL, 1},
+                                            {"batch", required_argument, NULL, 2},
+                                            {"steps", required_argument, NULL, 3},
+                                            {"dtype", required_argument, NULL, 4},
+                                            {"optimizer", required_argument, NULL, 5},
+                                            {"head", required_argument, NULL, 6},
+                                            {"json", required_argument, NULL, 7},
+                                            {"rounding", required_argument, NULL, 8},
+                                            {"loss", required_argument, NULL, 9},
+                                            {"sample-rate", required_argument, NULL, 10},
+                                            {"stash", required_argument, NULL, 11},
+                                            {NULL, 0, NULL, 0}};
     const shard_cross_entropy_options loss = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
     settings s = {.classes = 100000,
                   .features = 512,
@@ -133,12 +137,11 @@ static settings read_settings(int argc, char **argv)
                   .dtype = SHARD_FLOAT32,
                   .optimizer = MOMENTUM,
                   .sample_rate = 1,
-                  .stash = loss.stash_share,
-                  .stash_dtype = loss.stash_dtype};
+                  .stash = loss.stash_share};
     int64_t *const numbers[] = {&s.classes, &s.features, &s.batch, &s.steps};
     int head = HEADS, option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        const char *name = option < 13 ? options[option].name : argv[optind - 1];
+        const char *name = option < 12 ? options[option].name : argv[optind - 1];
         if (option < 4)
             *numbers[option] = whole(name, optarg);
         else if (option == 4)
@@ -157,8 +160,6 @@ static settings read_settings(int argc, char **argv)
             s.sample_rate = part(name, optarg);
         else if (option == 11)
             s.stash = share(name, optarg);
-        else if (option == 12)
-            s.stash_dtype = choice(name, optarg, stash_names, 2) ? SHARD_FLOAT16 : SHARD_FLOAT32;
         else
             refuse("help", "");
     }
@@ -255,11 +256,11 @@ static shard_tensor *loss_of(const settings *s, const head *h, shard_tensor *fea
 {
     shard_tensor *logits = shard_forward(h->layer, features), *weight = shard_module_tensor(h->layer, "weight");
     if (s->binary)
-        return shard_binary_cross_entropy_with_logits(logits, target, .stash_share = s->stash, .stash_dtype = s->stash_dtype);
+        return shard_binary_cross_entropy_with_logits(logits, target, .stash_share = s->stash);
     if (s->sample_rate == 1)
-        return shard_cross_entropy(logits, target, .stash_share = s->stash, .stash_dtype = s->stash_dtype);
+        return shard_cross_entropy(logits, target, .stash_share = s->stash);
     shard_tensor *sample = shard_sample_classes(target, weight, s->sample_rate, 1, number);
-    return shard_cross_entropy(logits, target, .sample = sample, .stash_share = s->stash, .stash_dtype = s->stash_dtype);
+    return shard_cross_entropy(logits, target, .sample = sample, .stash_share = s->stash);
 }
 
 /* Seconds of step `number` and of its phases. */
@@ -473,12 +474,10 @@ static void write_json(FILE *file, const settings *s, head *heads, const costs *
     fprintf(file,
             "{\"ranks\": %d, \"device\": \"%s\", \"classes\": %lld, \"features\": %lld, \"batch\": %lld, \"steps\": %lld, "
             "\"dtype\": \"%s\", \"optimizer\": \"%s\", \"rounding\": \"%s\", \"loss\": \"%s\", \"sample_rate\": %g, "
-            "\"stash\": %g, \"stash_dtype\": \"%s\", "
-            "\"head\": \"%s\", ",
+            "\"stash\": %g, \"head\": \"%s\", ",
             shard_group_size(shard_world()), shard_device_name(shard_device_open(NULL)), (long long)s->classes,
             (long long)s->features, (long long)s->batch, (long long)s->steps, shard_dtype_name(s->dtype),
             optimizer_names[s->optimizer], rounding_names[s->rounding], loss_names[s->binary], s->sample_rate, s->stash,
-            shard_dtype_name(s->stash_dtype),
             head_names[both             ? HEADS
                        : s->runs[FUSED] ? FUSED
                                         : PLAIN]);
@@ -501,10 +500,9 @@ static void write_json(FILE *file, const settings *s, head *heads, const costs *
 static void print(const settings *s, head *heads, const costs *c, const limits *l)
 {
     double median[HEADS];
-    printf("%lld classes, %lld features, batch %lld, %s, %s, %s loss, %g of the classes, stash %g of %s, %d ranks:\n",
+    printf("%lld classes, %lld features, batch %lld, %s, %s, %s loss, %g of the classes, stash %g, %d ranks:\n",
            (long long)s->classes, (long long)s->features, (long long)s->batch, shard_dtype_name(s->dtype),
-           optimizer_names[s->optimizer], loss_names[s->binary], s->sample_rate, s->stash, shard_dtype_name(s->stash_dtype),
-           shard_group_size(shard_world()));
+           optimizer_names[s->optimizer], loss_names[s->binary], s->sample_rate, s->stash, shard_group_size(shard_world()));
     for (int i = 0; i < HEADS; i++) {
         if (!s->runs[i])
             continue;

@@ -75,7 +75,6 @@ class Run:
         self.buckets = make_buckets(self.parameters, lambda one: plan.ranks // plan.split if one.part == HEAD else plan.ranks, plan)
         self.element = 2 if plan.amp else 4  # of activations
         self.head_element = 2 if plan.amp or size == 2 else 4
-        self.stash_element = 2 if plan.head_stash_dtype == "float16" else self.head_element
         self.computed = math.ceil(local * plan.sample)  # classes of a step
         self.overlaps = plan.zero > 0
         self.copies, self.tape, self.source = [], [], []
@@ -453,7 +452,7 @@ class Run:
             return min(divide_up(self.computed, tile), most // place) * place
         pitch, wide, size = round_up(rows, 16), round_up(features, 16), self.head_element
         tile = min(max(384 * 1024 // (size * wide) // 24 * 24, 48), 768)
-        place = pitch * (self.stash_element * tile + 4)
+        place = pitch * (2 * tile + 8)
         return min(divide_up(self.computed, tile), most // place) * place
 
     def fused_forward(self, features):

@@ -37,11 +37,9 @@ typedef struct shard_cross_entropy_options {
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
     double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0. Default: 0.05. */
     shard_tensor *sample_correction; /* shard_sample_correction: [n], added to the logits of the sample's classes; NULL: zeros */
-    shard_dtype stash_dtype; /* of the stash: SHARD_FLOAT32 or SHARD_FLOAT16 */
 } shard_cross_entropy_options;
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
-    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05,    \
-        NULL, SHARD_FLOAT32
+    sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05, NULL
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
  * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
@@ -89,9 +87,6 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * weight's group have the same x and labels, as for a column-parallel layer.
  *   - .stash_share: the forward keeps at most this part of the local weight's bytes, until the weight's gradient is computed,
  *     which takes less time then; 0: nothing. docs/performance.md ("The stash") has the cases without a stash.
- *   - .stash_dtype: the numbers of the stash. Those of bfloat16 x are bfloat16. With soft_cap, and with weight or pos_weight
- *     of the binary loss, they are float32. SHARD_FLOAT16 rounds each by at most 2^-11 of it or 2^-40 of the row's largest
- *     (of the binary loss, of 1).
  *   - .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12.
  *   - .margin: the labels' logits get the margin, and all logits its scale. Its ignore_index is not read.
  *   - *label_rank (NULL: not wanted) is as for shard_cross_entropy.
@@ -154,10 +149,9 @@ typedef struct shard_binary_cross_entropy_options {
     shard_reduction reduction; /* the mean is over rows times all classes; weights do not change the divisor */
     bool gradient_only;        /* of a reduction (else ARGUMENT): the loss is 0, it is not computed; its gradients are the same */
     double stash_share;        /* of a loss without logits, as shard_cross_entropy_options. Default: 0.05. */
-    shard_dtype stash_dtype;   /* likewise */
 } shard_binary_cross_entropy_options;
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
-    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05, SHARD_FLOAT32
+    sizeof(shard_binary_cross_entropy_options), NULL, NULL, NULL, SHARD_REDUCTION_MEAN, false, 0.05
 #define SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT                                                                                  \
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \

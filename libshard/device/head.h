@@ -29,13 +29,10 @@ typedef struct shard_head {
     const void *bias;               /* [cols], or NULL */
     const int64_t *target;          /* [rows], labels */
     const void *class_weight;       /* [cols] of the wide type, or NULL */
-    /* Memory of shard_head_stash_bytes, or NULL: the forward keeps exponentials of the logits of some tiles in it, or a binary loss's
-     * derivatives, which the weight gradient of the same rows then does not compute again. */
+    /* Memory of shard_head_stash_bytes, or NULL: the forward keeps the logits of some tiles in it (a GPU: their exponentials, or
+     * a binary loss's derivatives), of which the weight gradient of the same rows does not compute the products again. */
     void *stash;
     size_t stash_bytes;
-    /* SHARD_FLOAT32 or SHARD_FLOAT16; not read of bfloat16 features, capped logits and weighted binary losses, nor by a device
-     * without fused sweeps. */
-    shard_dtype stash_dtype;
     /* [in], wide, where shard_head_spreads: the sum of the weight's rows, each times its class weight. The forward that makes
      * `sum` sets it, and the input gradient reads it; else NULL. */
     void *spread;

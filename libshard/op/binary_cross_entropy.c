@@ -131,7 +131,6 @@ bool shard_binary_read(shard_binary_call *call, shard_tensor *logits, shard_tens
     call->reduction = options->reduction;
     call->gradient_only = options->gradient_only;
     call->stash_share = options->stash_share;
-    call->stash_dtype = options->stash_dtype;
     /* The logits stand for a target without labels. */
     if (!shard_class_rows_read(&call->rows, logits, target ? logits : NULL, -1))
         return false;
@@ -144,7 +143,7 @@ bool shard_binary_read(shard_binary_call *call, shard_tensor *logits, shard_tens
                     call->rows.function);
         return false;
     }
-    if (!shard_cross_entropy_check_stash(call->rows.function, options->stash_share, options->stash_dtype))
+    if (!shard_cross_entropy_check_factor(call->rows.function, "stash_share", options->stash_share, false))
         return false;
     *(shard_dtype_is_float(target->dtype) ? &call->dense : &call->pairs) = target;
     call->rows.pairs = call->pairs;
@@ -166,8 +165,7 @@ bool shard_binary_read(shard_binary_call *call, shard_tensor *logits, shard_tens
 uint64_t shard_binary_hash(const shard_binary_call *call)
 {
     const int64_t flags[] = {call->reduction,        call->pairs != NULL,           call->weight != NULL,
-                             call->positive != NULL, call->rows.row_weight != NULL, call->gradient_only,
-                             call->stash_dtype};
+                             call->positive != NULL, call->rows.row_weight != NULL, call->gradient_only};
     uint64_t hash = shard_hash_bytes(SHARD_HASH_START, &call->stash_share, sizeof call->stash_share);
     return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }

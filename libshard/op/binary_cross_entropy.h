@@ -34,7 +34,6 @@ typedef struct shard_binary_call {
     shard_reduction reduction;
     bool gradient_only;
     double stash_share;
-    shard_dtype stash_dtype;
     double factor; /* of the sum, in the result */
 } shard_binary_call;
 

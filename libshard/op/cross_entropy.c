@@ -95,22 +95,12 @@ bool shard_cross_entropy_check_factor(const char *function, const char *name, do
     return false;
 }
 
-bool shard_cross_entropy_check_stash(const char *function, double share, shard_dtype dtype)
-{
-    if (!shard_cross_entropy_check_factor(function, "stash_share", share, false))
-        return false;
-    if (dtype == SHARD_FLOAT32 || dtype == SHARD_FLOAT16)
-        return true;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: stash_dtype is %s; float32 or float16 is needed", function, shard_dtype_name(dtype));
-    return false;
-}
-
 static bool check_options(const char *function, const shard_cross_entropy_options *options)
 {
     if (!shard_cross_entropy_check_factor(function, "z_loss", options->z_loss, false) ||
         !shard_cross_entropy_check_factor(function, "logit_scale", options->logit_scale, true) ||
         !shard_cross_entropy_check_factor(function, "soft_cap", options->soft_cap, false) ||
-        !shard_cross_entropy_check_stash(function, options->stash_share, options->stash_dtype))
+        !shard_cross_entropy_check_factor(function, "stash_share", options->stash_share, false))
         return false;
     if (!(options->label_smoothing >= 0.0 && options->label_smoothing <= 1.0)) {
         shard_error(SHARD_ERROR_ARGUMENT, "%s: label_smoothing %g is outside [0, 1]", function, options->label_smoothing);
@@ -147,8 +137,7 @@ uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cros
                              options->weight != NULL,
                              rows->row_weight != NULL,
                              options->sample != NULL,
-                             options->sample_correction != NULL,
-                             options->stash_dtype};
+                             options->sample_correction != NULL};
     uint64_t hash = shard_hash_bytes(SHARD_HASH_START, factors, sizeof factors);
     return shard_hash_words(hash, flags, sizeof flags / sizeof *flags);
 }

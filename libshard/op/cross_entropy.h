@@ -13,8 +13,6 @@ uint64_t shard_cross_entropy_hash(const shard_class_rows *rows, const shard_cros
 
 /* Whether an option's value is finite and above 0, or at least 0; false with the error set. */
 bool shard_cross_entropy_check_factor(const char *function, const char *name, double value, bool positive);
-/* Whether .stash_share and .stash_dtype have values that they may have; false with the error set. */
-bool shard_cross_entropy_check_stash(const char *function, double share, shard_dtype dtype);
 
 /* The numbers of logits before the labels', which follow the statistics in `part`, a rank's numbers; NULL: not counted. */
 int64_t *shard_cross_entropy_ahead(const shard_class_rows *rows, bool ranked, double *part);

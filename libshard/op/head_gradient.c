@@ -145,7 +145,6 @@ void shard_head_set_stash(shard_head *head, shard_tensor *stash)
 {
     head->stash = stash ? shard_tensor_memory(stash) : NULL;
     head->stash_bytes = stash ? shard_tensor_bytes(stash) : 0;
-    head->stash_dtype = stash ? stash->dtype : SHARD_FLOAT32;
 }
 
 static shard_status compute(shard_gradient_source *source, shard_range part, void *const *memory,

@@ -29,7 +29,7 @@ shard_gradient_source *shard_head_source_create(const shard_head *head, shard_te
 /* Whether rows of this call can be added. False for a source of another kind. */
 bool shard_head_source_takes(const shard_gradient_source *source, const shard_head *head, shard_tensor *const *kept);
 
-/* Sets the stash of `head` to what the tensor has, numbers of its dtype; NULL: none. */
+/* Sets the stash of `head` to the tensor's memory; NULL: none. */
 void shard_head_set_stash(shard_head *head, shard_tensor *stash);
 
 /* Adds a copy of the rows: x and target or pairs of `head`, and the numbers that belong to them. Keeps the stash of their forward

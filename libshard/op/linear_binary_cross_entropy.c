@@ -142,7 +142,7 @@ static bool measure_local(binary_head_call *call)
     shard_head h = head_of(&c, x, weight, memory);
     h.gradient_only = call->loss.gradient_only;
     if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
-        !shard_linear_head_stash(&h, call->operand, call->loss.stash_share, call->loss.stash_dtype, &call->stash))
+        !shard_linear_head_stash(&h, call->operand, call->loss.stash_share, &call->stash))
         return false;
     if (h.gradient_only && !memory[SUM] && !h.stash) /* nothing is wanted of the sweep */
         return SHARD_RUN(x, fill, 1, 0, rows->local, SHARD_FLOAT64) == SHARD_OK;

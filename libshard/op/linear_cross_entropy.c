@@ -40,7 +40,6 @@ typedef struct head_call {
     bool normalized, has_margins;    /* x is normalized and has the scale of the margin */
     double logit_scale;              /* as given */
     double stash_share;
-    shard_dtype stash_dtype;
     shard_margin_logits_options margin;
     shard_label_margins margins;
     shard_tensor *sums;  /* SUMS above */
@@ -354,7 +353,7 @@ static bool pick_sampled(head_call *call)
 
 /* ---- forward ---- */
 
-bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double share, shard_dtype dtype, shard_tensor **stash)
+bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double share, shard_tensor **stash)
 {
     shard_tensor *x = operand[X];
     const shard_leaf *leaf = shard_leaf_of(operand[WEIGHT]);
@@ -363,11 +362,10 @@ bool shard_linear_head_stash(shard_head *h, shard_tensor *const *operand, double
     *stash = NULL;
     if (leaf->gathers_grad || extends) /* of the rows of all replicas or micro-batches, of which this forward has some */
         return true;
-    h->stash_dtype = dtype;
     size_t bytes = shard_head_stash_bytes(shard_device_of(x), h, most < (double)INT64_MAX ? (size_t)most : INT64_MAX);
     if (bytes == 0)
         return true;
-    *stash = shard_workspace(x, (int64_t)(bytes / shard_dtype_size(dtype)), dtype);
+    *stash = shard_workspace(x, (int64_t)bytes, SHARD_UINT8);
     if (*stash)
         shard_head_set_stash(h, *stash);
     return h->stash != NULL;
@@ -413,7 +411,7 @@ static bool measure_local(head_call *call, shard_tensor *label_logit)
         h.label_logit = shard_tensor_memory(label_logit);
     }
     if (shard_will_record(SHARD_INPUTS(call->input[WEIGHT], call->input[BIAS])) &&
-        !shard_linear_head_stash(&h, call->operand, call->stash_share, call->stash_dtype, &call->stash))
+        !shard_linear_head_stash(&h, call->operand, call->stash_share, &call->stash))
         return false;
     if (!records)
         return shard_head_forward(shard_device_of(x), &h, rows->local, NULL) == SHARD_OK;
@@ -515,7 +513,6 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
                       .normalized = options.normalized,
                       .logit_scale = options.logit_scale,
                       .stash_share = options.stash_share,
-                      .stash_dtype = options.stash_dtype,
                       .correction = options.sample_correction,
                       .weight_given = options.weight,
                       .has_margins = options.margin,

@@ -77,8 +77,7 @@ shard_tensor *network_loss(shard_module *network, const options *wanted, shard_t
                                        .normalized = true, .margin = &margin);
         else
             loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample->classes,
-                                       .sample_correction = sample->correction, .stash_share = wanted->head.stash,
-                                       .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
+                                       .sample_correction = sample->correction, .stash_share = wanted->head.stash);
         shard_release(logits);
     }
     return loss;

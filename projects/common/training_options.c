@@ -25,7 +25,6 @@ const command_choice head_optimizer_choices[] = {{"same", HEAD_SAME},
                                                  {"rowwise-adagrad", HEAD_ROWWISE_ADAGRAD},
                                                  {"rowwise-adam", HEAD_ROWWISE_ADAM},
                                                  {NULL, 0}};
-const command_choice head_stash_choices[] = {{"float32", SHARD_FLOAT32}, {"float16", SHARD_FLOAT16}, {NULL, 0}};
 static const command_choice amps[] = {{"none", SHARD_FLOAT32}, {"bf16", SHARD_BFLOAT16}, {"fp16", SHARD_FLOAT16}, {NULL, 0}};
 static const command_choice stages[] = {{"none", 0}, {"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 static const command_choice policies[] = {{"stop", TRAINING_STOP}, {"skip", TRAINING_SKIP}, {NULL, 0}};
@@ -159,12 +158,9 @@ const command_option head_rows[] = {
      "KIND", HEAD_AT(optimizer), .choices = head_optimizer_choices},
     {COMMAND_NUMBER, "head-lr", "its own learning rate, with the run's schedule; 0: as --lr", "X", HEAD_AT(lr), .most = INFINITY},
     {COMMAND_NUMBER, "head-stash",
-     "a classifier's loss keeps exponentials for its backward in at most this part of the bytes of its weight; 0: none, and all "
-     "are computed again",
+     "a classifier's loss keeps logits for its backward in at most this part of the bytes of its weight; 0: none, and all are "
+     "computed again",
      "X", HEAD_AT(stash), .most = 1e9},
-    {COMMAND_CHOICE, "head-stash-dtype",
-     "of these exponentials, unless the products are in bfloat16; float16: twice as many in the same memory, rounded", "DTYPE",
-     HEAD_AT(stash_dtype), .choices = head_stash_choices},
     {0},
 };
 
@@ -236,18 +232,10 @@ shard_status head_options_check(const head_options *head, const training_options
     return check_used(head, wanted);
 }
 
-const char *head_stash_option(const head_options *head)
-{
-    if (head->stash != HEAD_STASH)
-        return "--head-stash";
-    return head->stash_dtype != SHARD_FLOAT32 ? "--head-stash-dtype" : NULL;
-}
-
 shard_status head_options_check_stash(const head_options *head, const char *option)
 {
-    const char *set = head_stash_option(head);
-    if (set && option)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: with %s a loss keeps no exponentials; leave %s out", set, option, set);
+    if (head->stash != HEAD_STASH && option)
+        return shard_error(SHARD_ERROR_ARGUMENT, "--head-stash: with %s a loss keeps no logits; leave --head-stash out", option);
     return SHARD_OK;
 }
 

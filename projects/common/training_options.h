@@ -81,17 +81,16 @@ typedef struct head_options {
     int optimizer; /* head_optimizer */
     double lr;     /* 0: as the run's */
     double stash;
-    int stash_dtype; /* SHARD_FLOAT32 or SHARD_FLOAT16 */
     bool own;        /* of a trainer that steps the last layer alone: it has its own optimizer without these options, too */
 } head_options;
 
 extern const command_choice training_optimizer_choices[], training_schedule_choices[], head_dtype_choices[],
-    head_rounding_choices[], head_optimizer_choices[], head_stash_choices[];
+    head_rounding_choices[], head_optimizer_choices[];
 
 #define HEAD_STASH 0.05 /* the default of --head-stash */
 #define HEAD_DEFAULTS                                                                                                            \
     {                                                                                                                            \
-        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH, .stash_dtype = SHARD_FLOAT32         \
+        .dtype = SHARD_FLOAT32, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH                                       \
     }
 
 /* Defaults that all trainers have. */
@@ -128,7 +127,7 @@ extern const command_option training_rows[], training_device_rows[], training_co
 #define TRAINING_SAVE_ASYNC_ROW(type, field) TRAINING_TABLE(type, field, training_save_async_rows, "")
 /* --check-replicas: training_loop.h */
 #define TRAINING_CHECK_REPLICAS_ROW(type, field) TRAINING_TABLE(type, field, training_check_replicas_rows, "")
-/* --enable-model-parallel, --model-parallel-size, --head-dtype to --head-stash-dtype */
+/* --enable-model-parallel, --model-parallel-size, --head-dtype to --head-stash */
 #define HEAD_ROWS(type, field) TRAINING_TABLE(type, field, head_rows, "")
 
 /* ---- their meaning ---- */
@@ -140,11 +139,7 @@ bool training_resumes_auto(const training_options *wanted);
 shard_status training_options_check(const training_options *wanted);
 shard_status head_options_check(const head_options *head, const training_options *wanted);
 
-/* The option of the stash that was given another value than its default; NULL: none. */
-const char *head_stash_option(const head_options *head);
-
-/* ARGUMENT if --head-stash or --head-stash-dtype is not the default, and a loss with `option` keeps no exponentials. NULL: it
- * does. */
+/* ARGUMENT if --head-stash is not the default, and a loss with `option` keeps no logits. NULL: it does. */
 shard_status head_options_check_stash(const head_options *head, const char *option);
 
 /* "sgd", ...; static. */

@@ -47,8 +47,7 @@ static shard_status run_backward(void *of, training_batch *made)
         {
             logits = shard_forward(shard_module_child(run->base.model, "fc"), x);
             loss = shard_binary_cross_entropy_with_logits(logits, pairs, .reduction = SHARD_REDUCTION_SUM,
-                                                          .gradient_only = made->no_loss, .stash_share = wanted->head.stash,
-                                                          .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
+                                                          .gradient_only = made->no_loss, .stash_share = wanted->head.stash);
         }
         shard_release(logits);
         if (loss && !made->no_loss)

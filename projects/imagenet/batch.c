@@ -64,8 +64,7 @@ shard_status batch_compute(trainer *run, shard_tensor *images, shard_tensor *loc
             *loss = head_loss(run, logits, labels, label_smoothing, ranks);
         else
             *loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                                  .label_smoothing = label_smoothing, .stash_share = run->options->head.stash,
-                                                  .stash_dtype = (shard_dtype)run->options->head.stash_dtype);
+                                                  .label_smoothing = label_smoothing, .stash_share = run->options->head.stash);
     }
     shard_release(logits);
     return shard_last_status();

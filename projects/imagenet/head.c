@@ -133,7 +133,6 @@ static shard_tensor *cosine_loss(trainer *run, shard_tensor *x, shard_tensor *la
     set.sample = run->sample.classes;
     set.normalized = head->fused;
     set.stash_share = wanted->head.stash;
-    set.stash_dtype = (shard_dtype)wanted->head.stash_dtype;
     set.margin = &margin;
     if (head->fused && wanted->training.zero == 3)
         return shard_linear_cross_entropy_with(x, weight, NULL, labels, &set, NULL);
@@ -160,11 +159,10 @@ static shard_tensor *training_loss(trainer *run, shard_tensor *x, shard_tensor *
     if (run->sample.classes)
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .label_smoothing = label_smoothing,
                                    .sample = run->sample.classes, .sample_correction = run->sample.correction,
-                                   .stash_share = wanted->head.stash, .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
+                                   .stash_share = wanted->head.stash);
     else
         loss = shard_cross_entropy_with_rank(logits, labels, ranks, .reduction = SHARD_REDUCTION_SUM,
-                                             .label_smoothing = label_smoothing, .stash_share = wanted->head.stash,
-                                             .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
+                                             .label_smoothing = label_smoothing, .stash_share = wanted->head.stash);
     shard_release(logits); /* the backward writes the gradient over them */
     return loss;
 }

@@ -100,7 +100,7 @@ static const options defaults = {
     .crop_scale = OPTIONS_CROP_SCALE,
     .arch = "resnet50",
     .model_parallel_dim = SHARD_SPLIT_COLUMN,
-    .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH, .stash_dtype = SHARD_FLOAT32},
+    .head = {.dtype = HEAD_DTYPE_SAME, .rounding = SHARD_ROUNDING_STOCHASTIC, .stash = HEAD_STASH},
     .margin = MARGIN_DEFAULTS,
     .accumulate = 1,
     .training = {TRAINING_DEFAULTS, .epochs = 90, .batch = 256, .lr = 0.1, .weight_decay = 1e-4,

@@ -28,7 +28,7 @@ static bool is_fused(const trainer *run)
     const options *wanted = run->options;
     bool by_row = wanted->head.enable_model_parallel && wanted->model_parallel_dim == SHARD_SPLIT_ROW;
     bool streamed = wanted->training.zero >= 2 && shard_group_size(shard_mesh_data_group(run->base.mesh)) > 1;
-    bool own = head_is_special(wanted) || head_stash_option(&wanted->head);
+    bool own = head_is_special(wanted) || wanted->head.stash != HEAD_STASH;
     bool saves = (wanted->head.enable_model_parallel || own) && !by_row && !streamed &&
                  !head_is_layerwise(&wanted->head, &wanted->training);
     bool fused = wanted->head_kind == HEAD_FUSED || (wanted->head_kind == HEAD_AUTO && (saves || wanted->margin.sample_rate < 1));

@@ -130,8 +130,7 @@ static shard_tensor *class_loss(trainer *run, shard_tensor *x, const batch *made
     {
         logits = shard_forward(head, shard_cast(x, head_dtype(&wanted->head, &wanted->training)));
         loss = shard_cross_entropy(logits, labels, .reduction = SHARD_REDUCTION_SUM, .sample = sample.classes,
-                                   .sample_correction = sample.correction, .stash_share = wanted->head.stash,
-                                   .stash_dtype = (shard_dtype)wanted->head.stash_dtype);
+                                   .sample_correction = sample.correction, .stash_share = wanted->head.stash);
     }
     shard_release(logits);
     return loss;

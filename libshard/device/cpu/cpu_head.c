@@ -26,7 +26,6 @@ enum {
     MOST_FIRST = 256,                /* first logits of a row, which are kept in order */
     UNIT = 64,                       /* alignment */
     LEAST_PRODUCTS = 1 << 18,        /* of a thread: fewer take less time than the start of a thread */
-    HALVES = 1 << 15,                /* factor of float16 numbers up to 1, so that those from 2e-9 on have all digits */
 };
 
 static bool fits(const shard_head *h)
@@ -82,31 +81,19 @@ static void choose_sizes(sweep *s, const shard_head *h)
                  .loss = h->k        ? &shard_cpu_head_top_k
                          : h->binary ? &shard_cpu_head_binary
                                      : &shard_cpu_head_softmax};
-    s->separate = h->loss.map.soft_cap > 0;
     s->pitch = shard_round_up(h->loss.rows, s->tiler->width);
     s->in_pitch = shard_round_up(h->in, s->tiler->width);
     shard_dtype dtype = shard_cpu_head_products_dtype(s->tiler);
     s->rounds = s->tiler->pack == 1 && h->weight_dtype == SHARD_FLOAT32 && shard_dtype_size(h->dtype) == 2;
     s->in_place = h->weight_dtype == dtype && s->in_pitch == h->in && !s->rounds;
-    s->packed = h->dtype == SHARD_BFLOAT16;
-    bool up_to_one = !s->separate && !(h->binary && (h->class_weight || h->positive)); /* the numbers of the stash */
-    s->halved = h->stash_dtype == SHARD_FLOAT16 && !s->packed && up_to_one;
-    s->stash_scale = s->halved ? HALVES : 1;
     int64_t wanted = TILE_BYTES / (s->in_pitch * (int64_t)shard_dtype_size(dtype)) / BLOCK * BLOCK;
     s->tile = shard_head_tile ? shard_head_tile : wanted < LEAST_TILE ? LEAST_TILE : shard_min(wanted, MOST_TILE);
-}
-
-static size_t place_bytes(const sweep *s)
-{
-    return (size_t)((place_rows(s) + 1) * s->pitch) * sizeof(float);
 }
 
 static size_t stash_bytes(const shard_head *h, size_t most)
 {
     sweep s;
     choose_sizes(&s, h);
-    if (s.separate && s.packed)
-        return 0; /* bfloat16 is too coarse for logits */
     size_t tiles = (size_t)shard_divide_up(h->loss.cols, s.tile), places = most / place_bytes(&s);
     return (places < tiles ? places : tiles) * place_bytes(&s);
 }
@@ -148,8 +135,8 @@ static size_t lay_out_lane(lane *l, bool gradient, bool sum)
     int64_t rows = s->h->loss.rows;
     bool pairs = s->tiler->pack == 2, needs_weight = !s->in_place || (gradient && s->h->weight_dtype != SHARD_FLOAT32);
     size_t offset = 0;
-    l->own = lay(l->memory, &offset, s->tile * s->pitch, sizeof(float));
-    l->scale = gradient || s->halved ? lay(l->memory, &offset, s->pitch, sizeof(float)) : NULL;
+    l->z = lay(l->memory, &offset, s->tile * s->pitch, sizeof(float));
+    l->slopes = gradient ? lay(l->memory, &offset, s->pitch, sizeof(float)) : NULL;
     l->weight = needs_weight ? lay(l->memory, &offset, s->tile * s->in_pitch, pairs ? 2 : sizeof(float)) : NULL;
     l->bias = lay(l->memory, &offset, s->tile, sizeof(float));
     l->buffer = lay(l->memory, &offset, s->tile > s->in_pitch ? s->tile : s->in_pitch, sizeof(float));
@@ -246,7 +233,6 @@ static tile tile_at(lane *l, int64_t first, bool multiplies)
     const shard_head *h = s->h;
     tile t = {
         .first = first, .count = shard_min(s->tile, h->loss.cols - first), .pitch = s->in_pitch, .stash = place_at(s, first)};
-    l->z = l->own;
     const char *rows = (const char *)h->weight + (size_t)(first * h->in) * shard_dtype_size(h->weight_dtype);
     t.weight = s->in_place ? (const void *)rows : l->weight;
     if (multiplies && !s->in_place)
@@ -279,15 +265,10 @@ static void forward_tile(lane *l, int64_t first)
 {
     const sweep *s = l->s;
     tile t = tile_at(l, first, true);
-    if (t.stash && !s->packed && !s->halved && !s->separate)
-        l->z = t.stash;
     multiply_logits(l, &t);
     bool moved = s->loss->forward(l, &t);
-    if (t.stash && s->halved)
-        s->kernels->halve(t.count, s->pitch, l->scale, l->z, t.stash);
-    void *pairs = t.stash && s->packed ? t.stash : l->pairs;
-    if (pairs)
-        s->kernels->pack(t.count, s->pitch, l->z, pairs);
+    if (l->pairs)
+        s->kernels->pack(t.count, s->pitch, l->z, l->pairs);
     if (l->spread) /* of the weight as it is, of which `t.weight` may be rounded */
         s->kernels->sum_rows(s->h->weight_dtype, t.count, s->h->in,
                              shard_head_element(s->h->weight, first * s->h->in, s->h->weight_dtype), head_class_weights(s->h, &t),
@@ -297,7 +278,7 @@ static void forward_tile(lane *l, int64_t first)
     for (int64_t row = 0; row < s->h->loss.rows && moved; row++)
         for (int64_t k = 0; k < s->in_pitch && l->columns.factor[row] != 1; k++)
             l->sum[row * s->in_pitch + k] *= l->columns.factor[row];
-    shard_cpu_head_add_weighted(s, &t, s->tiler->pack == 2 ? pairs : l->z, l->panel, l->sum);
+    shard_cpu_head_add_weighted(s, &t, l->pairs ? l->pairs : (const void *)l->z, l->panel, l->sum);
 }
 
 /* Joins what the lanes have of a row, in their order. */

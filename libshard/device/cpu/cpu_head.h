@@ -20,11 +20,14 @@ typedef struct shard_cpu_head_gradient {
     float *factor, *center, *spread;
 } shard_cpu_head_gradient;
 
-/* The same from exponentials, of which scale is the factor: dz = scale e - spread weight. */
-typedef struct shard_cpu_head_scaled {
-    const float *scale;
-    const shard_cpu_head_gradient *of;
-} shard_cpu_head_scaled;
+/* Logits of a tile in 16 bits. A column has its own steps from its lowest to its highest logit:
+ *   0              -infinity, and logits that are more than a span below the highest
+ *   1 to 65,534    lowest + (code - 1) step
+ *   65,535         NaN */
+typedef struct shard_cpu_head_codes {
+    uint16_t *code;       /* [count, pitch] */
+    float *lowest, *step; /* [pitch] */
+} shard_cpu_head_codes;
 
 /* The count of logits before the label's, of each column. */
 typedef struct shard_cpu_head_count {
@@ -45,9 +48,10 @@ typedef struct shard_cpu_head_kernels {
     /* Of a capped tile: by the logits before the map. */
     void (*capped_gradients)(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *,
                              const shard_logit_map *);
-    /* dz of exponentials e, which z may be. */
-    void (*scaled)(int64_t count, int64_t pitch, const float *e, float *z, const float *class_weight,
-                   const shard_cpu_head_scaled *);
+    /* Logits as codes. Those above `most`, a finite number, are it. Each is rounded by at most `span` / 131,000, or half a step.
+     */
+    void (*encode)(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_codes *, float most, float span);
+    void (*decode)(int64_t count, int64_t pitch, const shard_cpu_head_codes *, float *z);
     /* sum [pitch] += the sum over classes of class_weight z. */
     void (*add_logits)(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum);
     /* The derivatives of binary cross-entropy with targets of 0, times scale [pitch] (NULL: ones), or, without a scale, sum
@@ -62,14 +66,6 @@ typedef struct shard_cpu_head_kernels {
     /* Rows 2 i and 2 i + 1 of z, rounded to bfloat16, as row i of pairs [(count + 1) / 2, pitch]: the first in the low half.
      * The last row of an odd count is paired with zeros. */
     void (*pack)(int64_t count, int64_t pitch, const float *z, uint32_t *pairs);
-    /* scaled, of exponentials in such pairs. */
-    void (*scaled_pairs)(int64_t count, int64_t pitch, const uint32_t *pairs, float *z, const float *class_weight,
-                         const shard_cpu_head_scaled *);
-    /* z times the factors [pitch], rounded to float16. */
-    void (*halve)(int64_t count, int64_t pitch, const float *factor, const float *z, uint16_t *halves);
-    /* scaled, of float16 numbers. */
-    void (*scaled_halves)(int64_t count, int64_t pitch, const uint16_t *halves, float *z, const float *class_weight,
-                          const shard_cpu_head_scaled *);
     /* z[i * z_pitch] += the product of row i of `rows` [count, pitch] with x [in]; both of float32, or of bfloat16. */
     void (*add_products)(shard_dtype, int64_t count, int64_t in, const void *rows, int64_t pitch, const void *x, float *z,
                          int64_t z_pitch);

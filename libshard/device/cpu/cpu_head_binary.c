@@ -1,10 +1,14 @@
 /*
  * Binary cross-entropy in the fused sweeps. The ones are taken out of a tile before its elements are treated as zeros: their
- * logits become -infinity, of which loss and derivative are 0. The stash has derivatives.
+ * logits become -infinity, of which loss and derivative are 0.
  */
 #include "device/cpu/cpu_head_sweep.h"
 
 #include <math.h>
+
+/* Derivatives differ from 1 by less than 2^-24 above STASH_MOST, and from 0 by less than 2^-67 below the span. */
+#define STASH_MOST 17.0F
+#define STASH_SPAN 64.0F
 
 /* ---- the ones of a tile ---- */
 
@@ -74,9 +78,9 @@ static void begin(sweep *s, double *stats)
 static bool forward(lane *l, const tile *t)
 {
     l->values = !l->s->h->gradient_only;
+    if (t->stash)
+        stash_logits(l, t, STASH_MOST, STASH_SPAN);
     differentiate(l, t);
-    for (int64_t j = 0; j < l->s->pitch && t->stash && l->s->halved; j++)
-        l->scale[j] = l->s->stash_scale;
     return false;
 }
 
@@ -100,16 +104,11 @@ static void fill(const sweep *s, const shard_loss_rows *rows)
 
 static void gradient(lane *l, const tile *t, const shard_loss_rows *rows)
 {
-    const sweep *s = l->s;
     (void)rows;
     l->scales = true;
-    if (!t->stash) {
-        differentiate(l, t);
-        return;
-    }
-    for (int64_t j = 0; j < s->pitch; j++)
-        l->scale[j] = s->constants.factor[j] / s->stash_scale;
-    head_scale_stash(l, t, NULL, l->scale);
+    if (t->stash)
+        take_logits(l, t);
+    differentiate(l, t);
 }
 
 const head_loss shard_cpu_head_binary = {.begin = begin, .forward = forward, .join = join, .fill = fill, .gradient = gradient};

@@ -21,9 +21,6 @@ typedef struct shard_cpu_head_sweep {
     int64_t stashed;                   /* tiles that have a place in the stash: the first ones */
     bool in_place;                     /* the weight's rows are used where they are */
     bool rounds;                       /* products in float32 of rows that are rounded to the features' type */
-    bool packed;                       /* exponentials are stashed in pairs of bfloat16 */
-    bool halved;                       /* in float16 */
-    float stash_scale;                 /* of the stash's numbers: a power of two */
     const void *x;                     /* [rows, in] of the products' type */
     void *by_row;                      /* panels of x's rows, along features */
     void *by_feature;                  /* panels of x's features, along rows */
@@ -32,7 +29,6 @@ typedef struct shard_cpu_head_sweep {
     char *memory;
     size_t bytes;
     int64_t *row_pair; /* [rows + 1]: the first pair of each row; NULL: there are no pairs */
-    bool separate;     /* a tile's z is not the memory of its place in the stash */
 } shard_cpu_head_sweep;
 
 enum { SHARD_CPU_HEAD_PARTS = SHARD_UPDATE_ARRAYS };

@@ -1,8 +1,12 @@
-/* Softmax cross-entropy in the fused sweeps. The stash has exponentials, or, of capped logits, the logits. */
+/* Softmax cross-entropy in the fused sweeps. */
 #include "device/cpu/cpu_head_sweep.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
+
+/* Exponentials of logits this far below the tile's largest of a row count as 0: they are less than 2^-46 of its. */
+#define STASH_SPAN 32.0F
 
 static double spread_of(const shard_cross_entropy_shape *shape)
 {
@@ -84,17 +88,6 @@ static void count_ahead(lane *l, const tile *t)
     l->s->kernels->count_ahead(t->count, l->s->pitch, l->z, c);
 }
 
-/* Sets the centers of the tile's exponentials in the stash. Those of float16 are relative to the largest logits so far, by the
- * factors in l->scale, and so are not above 1. */
-static void set_centers(lane *l, const tile *t)
-{
-    const sweep *s = l->s;
-    const float *max = l->columns.max, *center = l->columns.center;
-    memcpy(centers_of(s, t->stash), s->halved ? max : center, (size_t)s->pitch * sizeof(float));
-    for (int64_t j = 0; j < s->pitch && s->halved; j++)
-        l->scale[j] = (float)((double)s->stash_scale * (center[j] == -INFINITY ? 1 : exp((double)center[j] - (double)max[j])));
-}
-
 static bool forward(lane *l, const tile *t)
 {
     const sweep *s = l->s;
@@ -108,13 +101,10 @@ static bool forward(lane *l, const tile *t)
     add_targets(l, t);
     if (s->h->loss.smoothing != 0)
         s->kernels->add_logits(t->count, s->pitch, l->z, head_class_weights(s->h, t), l->logits);
-    if (capped && t->stash)
-        memcpy(t->stash, l->z, (size_t)(t->count * s->pitch) * sizeof(float));
-    bool moved = capped ? s->kernels->capped_exponentials(t->count, s->pitch, l->z, &l->columns, map)
-                        : s->kernels->exponentials(t->count, s->pitch, l->z, &l->columns);
-    if (t->stash && !capped)
-        set_centers(l, t);
-    return moved;
+    if (t->stash) /* a capped logit of -infinity would have no derivative */
+        stash_logits(l, t, FLT_MAX, capped ? INFINITY : STASH_SPAN);
+    return capped ? s->kernels->capped_exponentials(t->count, s->pitch, l->z, &l->columns, map)
+                  : s->kernels->exponentials(t->count, s->pitch, l->z, &l->columns);
 }
 
 /* All of it relative to the largest logit. */
@@ -179,52 +169,29 @@ static void subtract_targets(lane *l, const tile *t, const double *scale, const 
     }
 }
 
-/* The factors of the tile's exponentials, which are relative to its centers. */
-static void scale_stash(lane *l, const tile *t, const shard_loss_rows *rows)
-{
-    const sweep *s = l->s;
-    const float *center = centers_of(s, t->stash);
-    for (int64_t j = 0; j < s->pitch; j++)
-        l->scale[j] =
-            j < s->h->loss.rows && s->constants.factor[j] != 0 ? factor_of(s, rows, j, (double)center[j]) / s->stash_scale : 0;
-}
-
-/* Of capped logits, which the stash has. */
-static void capped_gradient(lane *l, const tile *t, const shard_loss_rows *rows)
-{
-    const sweep *s = l->s;
-    const shard_logit_map *map = &s->h->loss.map;
-    if (t->stash)
-        memcpy(l->z, t->stash, (size_t)(t->count * s->pitch) * sizeof(float));
-    else
-        s->kernels->map_logits(t->count, s->pitch, l->z, map);
-    for (int64_t row = 0; row < s->h->loss.rows; row++) {
-        const float *z = label_of(l, t, row);
-        if (z)
-            l->scale[row] = shard_logit_slope_float(*z, (float)map->scale, (float)(1 / map->soft_cap));
-    }
-    s->kernels->capped_gradients(t->count, s->pitch, l->z, head_class_weights(s->h, t), &s->constants, map);
-    subtract_targets(l, t, rows->scale, l->scale);
-}
-
 static void gradient(lane *l, const tile *t, const shard_loss_rows *rows)
 {
     const sweep *s = l->s;
+    const shard_logit_map *map = &s->h->loss.map;
     const float *weights = head_class_weights(s->h, t);
-    if (s->h->loss.map.soft_cap > 0) {
-        capped_gradient(l, t, rows);
-        return;
-    }
-    if (!t->stash && s->h->loss.map.maps)
-        s->kernels->map_logits(t->count, s->pitch, l->z, &s->h->loss.map);
+    bool capped = map->soft_cap > 0;
     if (t->stash) {
-        scale_stash(l, t, rows);
-        head_scale_stash(l, t, weights, l->scale);
+        take_logits(l, t);
     } else {
         shift_labels(l, t);
-        s->kernels->gradients(t->count, s->pitch, l->z, weights, &s->constants);
+        if (map->maps)
+            s->kernels->map_logits(t->count, s->pitch, l->z, map);
     }
-    subtract_targets(l, t, rows->scale, NULL);
+    for (int64_t row = 0; row < s->h->loss.rows && capped; row++) {
+        const float *z = label_of(l, t, row);
+        if (z)
+            l->slopes[row] = shard_logit_slope_float(*z, (float)map->scale, (float)(1 / map->soft_cap));
+    }
+    if (capped)
+        s->kernels->capped_gradients(t->count, s->pitch, l->z, weights, &s->constants, map);
+    else
+        s->kernels->gradients(t->count, s->pitch, l->z, weights, &s->constants);
+    subtract_targets(l, t, rows->scale, capped ? l->slopes : NULL);
     slope_labels(l, t);
 }
 

@@ -14,9 +14,8 @@ typedef shard_cpu_head_tile tile;
 /* One thread's arrays. */
 typedef struct lane {
     const sweep *s;
-    float *z;        /* [tile, pitch]: of the lane, or the tile's place in the stash */
-    float *own;      /* the lane's */
-    float *scale;    /* [pitch]: factors of what is written to the stash in float16, or read from a stash */
+    float *z;        /* [tile, pitch] */
+    float *slopes;   /* [pitch]: of the labels' capped logits */
     void *weight;    /* [tile, in_pitch] of the products' type, unless in place */
     float *bias;     /* [tile] */
     float *buffer;   /* [tile] or [in_pitch]: numbers that are added to */
@@ -38,16 +37,13 @@ typedef struct lane {
     size_t bytes;
 } lane;
 
-/* A tile's z is l->z [count, pitch], classes by rows of x. */
+/* A tile's z is l->z [count, pitch], classes by rows of x. A tile with a place in the stash keeps its logits there. */
 struct head_loss {
     int stats; /* numbers of a row; 0: one of all rows */
     /* Before a forward. */
     void (*begin)(sweep *, double *stats);
     /* z: logits become the factors of the tile's rows in the sum; the lane's statistics get the tile's. Whether the factors of
-     * l->columns apply to the sum so far. z of a tile with a place in the stash is this place, unless
-     *   s->packed    the caller copies z to it
-     *   s->halved    the caller copies z to it, times l->scale, which is set here
-     *   s->separate  it is filled here. */
+     * l->columns apply to the sum so far. */
     bool (*forward)(lane *, const tile *);
     /* Joins the lanes' statistics of a row, in their order, and sets the factors [lanes] of their sums. */
     void (*join)(const sweep *, int lanes, const lane *, int64_t row, double *stats, float *factor);
@@ -57,30 +53,31 @@ struct head_loss {
     void (*gradient)(lane *, const tile *, const shard_loss_rows *);
 };
 
-/* A tile's place in the stash has its exponentials, or derivatives, [tile, pitch] numbers of float32 or float16 or
- * [(tile + 1) / 2, pitch] pairs of bfloat16; then [pitch] floats, the centers that exponentials are relative to. The rows of
- * `pitch` floats before these. */
-static inline int64_t place_rows(const sweep *s)
+/* A tile's place in the stash: logits in 16 bits [tile, pitch], and two numbers of each column. */
+static inline size_t place_bytes(const sweep *s)
 {
-    return s->packed || s->halved ? shard_divide_up(s->tile, 2) : s->tile;
+    return (size_t)s->pitch * ((size_t)s->tile * sizeof(uint16_t) + 2 * sizeof(float));
 }
 
-static inline float *centers_of(const sweep *s, void *place)
+static inline shard_cpu_head_codes codes_at(const sweep *s, void *place)
 {
-    return (float *)place + place_rows(s) * s->pitch;
+    uint16_t *code = place;
+    float *lowest = (float *)(code + s->tile * s->pitch);
+    return (shard_cpu_head_codes){code, lowest, lowest + s->pitch};
 }
 
-/* z: the derivatives of a tile with a place in the stash; scale [pitch]: the factors of the numbers there. */
-static inline void head_scale_stash(const lane *l, const tile *t, const float *class_weight, const float *scale)
+/* Keeps the tile's logits z. */
+static inline void stash_logits(const lane *l, const tile *t, float most, float span)
 {
-    const sweep *s = l->s;
-    const shard_cpu_head_scaled scaled = {scale, &s->constants};
-    if (s->packed)
-        s->kernels->scaled_pairs(t->count, s->pitch, t->stash, l->z, class_weight, &scaled);
-    else if (s->halved)
-        s->kernels->scaled_halves(t->count, s->pitch, t->stash, l->z, class_weight, &scaled);
-    else
-        s->kernels->scaled(t->count, s->pitch, t->stash, l->z, class_weight, &scaled);
+    const shard_cpu_head_codes codes = codes_at(l->s, t->stash);
+    l->s->kernels->encode(t->count, l->s->pitch, l->z, &codes, most, span);
+}
+
+/* Sets z to the logits that were kept. */
+static inline void take_logits(lane *l, const tile *t)
+{
+    const shard_cpu_head_codes codes = codes_at(l->s, t->stash);
+    l->s->kernels->decode(t->count, l->s->pitch, &codes, l->z);
 }
 
 extern const head_loss shard_cpu_head_softmax, shard_cpu_head_binary, shard_cpu_head_top_k;

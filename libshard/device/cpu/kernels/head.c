@@ -66,6 +66,7 @@ static void R(input_gradients)(const features *f)
 #include "device/cpu/kernels/span.h"
 #include "device/cpu/kernels/vector_math.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -237,55 +238,63 @@ static void capped_gradients(int64_t count, int64_t pitch, float *z, const float
     }
 }
 
-static void scaled_row(int64_t pitch, const float *e, float *z, float weight, const shard_cpu_head_scaled *g)
-{
-    const float *scale = g->scale, *factor = g->of->factor, *spread = g->of->spread;
-#pragma omp simd
-    for (int64_t j = 0; j < pitch; j++)
-        z[j] = factor[j] == 0 ? 0 : scale[j] * e[j] - spread[j] * weight;
-}
+enum { STEPS = 65533, NAN_CODE = 65535 };
 
-static void scaled(int64_t count, int64_t pitch, const float *e, float *z, const float *class_weight,
-                   const shard_cpu_head_scaled *g)
+static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const float *z, uint16_t *code, float *lowest,
+                           float *step, float most, float span)
 {
-    for (int64_t i = 0; i < count; i++)
-        scaled_row(pitch, e + i * pitch, z + i * pitch, class_weight ? class_weight[i] : 1, g);
-}
-
-static void scaled_pairs(int64_t count, int64_t pitch, const uint32_t *pairs, float *z, const float *class_weight,
-                         const shard_cpu_head_scaled *g)
-{
-    for (int64_t i = 0; i < count; i++) {
-        const uint32_t *from = pairs + i / 2 * pitch;
-        float *row = z + i * pitch;
-        unsigned shift = i % 2 ? 0 : 16;
-#pragma omp simd
-        for (int64_t j = 0; j < pitch; j++)
-            row[j] = shard_bits_float(from[j] << shift & 0xffff0000u);
-        scaled_row(pitch, row, row, class_weight ? class_weight[i] : 1, g);
+    float high[COLUMNS], low[COLUMNS], rate[COLUMNS];
+    for (int64_t j = 0; j < columns; j++) {
+        high[j] = -INFINITY;
+        low[j] = INFINITY;
     }
-}
-
-static void halve(int64_t count, int64_t pitch, const float *factor, const float *z, uint16_t *halves)
-{
-    float block[COLUMNS];
     for (int64_t i = 0; i < count; i++)
-        for (int64_t first = 0; first < pitch; first += COLUMNS) {
-            int64_t columns = shard_min(COLUMNS, pitch - first), at = i * pitch + first;
 #pragma omp simd
-            for (int64_t j = 0; j < columns; j++)
-                block[j] = z[at + j] * factor[first + j];
-            KERNEL(narrow)(SHARD_FLOAT16, false, columns, block, halves + at);
+        for (int64_t j = 0; j < columns; j++) {
+            float x = z[i * pitch + j];
+            x = x > most ? most : x;
+            high[j] = x > high[j] ? x : high[j];
+            low[j] = (x < low[j]) & (x >= -FLT_MAX) ? x : low[j];
+        }
+    for (int64_t j = 0; j < columns; j++) {
+        bool counts = low[j] <= high[j]; /* else all are -infinity or NaN */
+        float bottom = counts ? high[j] - span : 0;
+        lowest[j] = low[j] = counts && low[j] > bottom ? low[j] : bottom;
+        step[j] = counts ? (high[j] - low[j]) / STEPS : 0;
+        rate[j] = step[j] > 0 ? STEPS / (high[j] - low[j]) : 0;
+    }
+    for (int64_t i = 0; i < count; i++)
+#pragma omp simd
+        for (int64_t j = 0; j < columns; j++) {
+            float x = z[i * pitch + j];
+            x = x > most ? most : x;
+            float steps = (x - low[j]) * rate[j] + 1.5F;
+            steps = steps > STEPS + 1 ? STEPS + 1 : steps;
+            steps = x >= low[j] ? steps : 0;
+            steps = x != x ? NAN_CODE : steps;
+            code[i * pitch + j] = (uint16_t)(int32_t)steps;
         }
 }
 
-static void scaled_halves(int64_t count, int64_t pitch, const uint16_t *halves, float *z, const float *class_weight,
-                          const shard_cpu_head_scaled *g)
+static void encode(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_codes *c, float most, float span)
 {
+    for (int64_t j = 0; j < pitch; j += COLUMNS)
+        encode_columns(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->code + j, c->lowest + j, c->step + j, most, span);
+}
+
+static void decode(int64_t count, int64_t pitch, const shard_cpu_head_codes *c, float *z)
+{
+    const float *lowest = c->lowest, *step = c->step;
     for (int64_t i = 0; i < count; i++) {
+        const uint16_t *code = c->code + i * pitch;
         float *row = z + i * pitch;
-        KERNEL(widen)(SHARD_FLOAT16, pitch, halves + i * pitch, row);
-        scaled_row(pitch, row, row, class_weight ? class_weight[i] : 1, g);
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++) {
+            int32_t steps = code[j];
+            float x = lowest[j] + (float)(steps - 1) * step[j];
+            x = steps == 0 ? -INFINITY : x;
+            row[j] = steps == NAN_CODE ? NAN : x;
+        }
     }
 }
 
@@ -466,7 +475,8 @@ const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponential
                                                      .map_logits = map_logits,
                                                      .gradients = gradients,
                                                      .capped_gradients = capped_gradients,
-                                                     .scaled = scaled,
+                                                     .encode = encode,
+                                                     .decode = decode,
                                                      .add_logits = add_logits,
                                                      .binary = binary,
                                                      .sum_rows = sum_rows,
@@ -474,9 +484,6 @@ const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponential
                                                      .widen = widen_all,
                                                      .narrow = narrow_all,
                                                      .pack = pack,
-                                                     .scaled_pairs = scaled_pairs,
-                                                     .halve = halve,
-                                                     .scaled_halves = scaled_halves,
                                                      .add_products = add_products,
                                                      .interleave = interleave};
 
