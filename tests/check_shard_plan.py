@@ -161,7 +161,7 @@ def check_answers(ask):
     once, twice = (ask(f"{head} --head fused --head-stash 1 --accumulate {batches}") for batches in (1, 2))  # a stash is of one micro-batch
     assert (once["operations"]["head"], twice["operations"]["head"]) == (6 * 1e6 * 64 * 512, 8 * 1e6 * 64 * 512), (once, twice)
     moved, weight = [one["head_bytes_moved"] for one in (once, twice)], 4 * 1e6 * 512
-    assert moved[0] > 5 * weight + 2 * 2 * 1e6 * 64 and moved[1] == 6 * weight, moved
+    assert 0 < moved[0] - 5 * weight - 2 * 2 * 1e6 * 64 < 0.1 * 2 * 2 * 1e6 * 64 and moved[1] == 6 * weight, moved
     once, most = (ask(f"{head} --head fused --head-stash {share}") for share in ("1", "1e305"))
     assert most["bytes"] == once["bytes"], (once, most)
     for parameters in (0, 1, 15, 17):  # fewer than layers, and a number that layers do not divide

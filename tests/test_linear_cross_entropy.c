@@ -137,7 +137,9 @@ static void compute(const problem *p, values *v, shard_group *group, shard_range
     }
 }
 
-#define STASH_ERROR 0x1p-13 /* of gradients: a stash rounds logits, also those next to a soft cap */
+/* Of gradients: a stash rounds logits, also those next to a soft cap, whose derivatives are small. */
+#define STASH_ERROR 3e-5
+#define STASH_ERROR_CAPPED 0x1p-13
 
 /* Relative to the largest of the expected numbers. */
 static void compare(const problem *p, const char *what, const double *found, const double *expected, int64_t count,
@@ -173,7 +175,8 @@ static void check_problem(const problem *p, shard_group *group, double tolerance
     compute(p, &found, group, range, true);
     compare(p, "loss", found.loss, expected.loss, results_of(p), tolerance);
     compare(p, "dx", found.dx, expected.dx, p->rows * p->in, tolerance);
-    double stashed = tolerance + (p->dtype == SHARD_FLOAT64 ? 0 : STASH_ERROR);
+    bool stashes = p->reduction != SHARD_REDUCTION_SUM && p->dtype != SHARD_FLOAT64 && shard_default_device()->head;
+    double stashed = tolerance + (!stashes ? 0 : p->form % 5 == 3 ? STASH_ERROR_CAPPED : STASH_ERROR);
     compare(p, "dweight", found.dweight, expected.dweight + range.start * p->in, range.size * p->in, stashed);
     compare(p, "dbias", found.dbias, expected.dbias + range.start, p->form & HAS_BIAS ? range.size : 0, stashed);
     values_free(&expected);

@@ -11,7 +11,7 @@
 shard_tensor *shard_linear_head_logits(const char *function, shard_tensor *const *operand);
 
 /* Sets the stash of `head`, whose tensor is *stash; NULL where it has none, as where the weight has a deferred gradient already,
- * which is extended. It has at most `share` of the bytes of the weight, and numbers of that dtype. False with the error set. */
+ * which is extended. It has at most `share` of the bytes of the weight. False with the error set. */
 bool shard_linear_head_stash(shard_head *head, shard_tensor *const *operand, double share, shard_tensor **stash);
 
 /* The gradients of the node's inputs. sums: the statistics, then the sums of the forward. node->group: over which classes

@@ -24,6 +24,7 @@ enum {
     BLOCK = 4 * SHARD_CPU_TILE_ROWS, /* rows of the weight whose gradients are made at a time */
     MOST_ROWS = 1024,                /* of x: with more, oneDNN's products are as good */
     MOST_FIRST = 256,                /* first logits of a row, which are kept in order */
+    MOST_CAP = 32,                   /* of logits in a stash: their steps are up to 1 / 32,767 of the cap */
     UNIT = 64,                       /* alignment */
     LEAST_PRODUCTS = 1 << 18,        /* of a thread: fewer take less time than the start of a thread */
 };
@@ -94,6 +95,8 @@ static size_t stash_bytes(const shard_head *h, size_t most)
 {
     sweep s;
     choose_sizes(&s, h);
+    if (h->loss.map.soft_cap > MOST_CAP)
+        return 0;
     size_t tiles = (size_t)shard_divide_up(h->loss.cols, s.tile), places = most / place_bytes(&s);
     return (places < tiles ? places : tiles) * place_bytes(&s);
 }

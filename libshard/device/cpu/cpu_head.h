@@ -48,8 +48,7 @@ typedef struct shard_cpu_head_kernels {
     /* Of a capped tile: by the logits before the map. */
     void (*capped_gradients)(int64_t count, int64_t pitch, float *z, const float *class_weight, const shard_cpu_head_gradient *,
                              const shard_logit_map *);
-    /* Logits as codes. Those above `most`, a finite number, are it. Each is rounded by at most `span` / 131,000, or half a step.
-     */
+    /* Logits as codes: each as that of the nearest step. Those above `most`, a finite number, are it. */
     void (*encode)(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_codes *, float most, float span);
     void (*decode)(int64_t count, int64_t pitch, const shard_cpu_head_codes *, float *z);
     /* sum [pitch] += the sum over classes of class_weight z. */

@@ -80,7 +80,8 @@ static bool forward(lane *l, const tile *t)
     l->values = !l->s->h->gradient_only;
     if (t->stash)
         stash_logits(l, t, STASH_MOST, STASH_SPAN);
-    differentiate(l, t);
+    if (l->values || l->sum)
+        differentiate(l, t);
     return false;
 }
 
@@ -96,10 +97,8 @@ static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *
 
 static void fill(const sweep *s, const shard_loss_rows *rows)
 {
-    for (int64_t j = 0; j < s->pitch; j++) {
+    for (int64_t j = 0; j < s->pitch; j++)
         s->constants.factor[j] = j < s->h->loss.rows ? (float)rows->scale[j] : 0;
-        s->constants.spread[j] = 0;
-    }
 }
 
 static void gradient(lane *l, const tile *t, const shard_loss_rows *rows)

@@ -136,21 +136,16 @@ static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *
 
 /* ---- the derivatives ---- */
 
-/* The factor of a row's exponentials that are relative to `center`. */
-static float factor_of(const sweep *s, const shard_loss_rows *rows, int64_t row, double center)
-{
-    return (float)(rows->scale[row] * rows->slope[row] * slope_of_map(s->h) * shard_row_exponential(rows, row, center));
-}
-
 static void fill(const sweep *s, const shard_loss_rows *rows)
 {
     const shard_cross_entropy_shape *shape = &s->h->loss;
     const shard_cpu_head_gradient *g = &s->constants;
-    double spread = slope_of_map(s->h) * spread_of(shape);
+    double slope = slope_of_map(s->h), spread = slope * spread_of(shape);
     for (int64_t j = 0; j < s->pitch; j++) {
         bool counts = j < shape->rows && !shard_label_ignored(shape, s->h->target[j]);
         g->center[j] = counts ? (float)rows->lse[j] : 0;
-        g->factor[j] = counts ? factor_of(s, rows, j, (double)g->center[j]) : 0;
+        double exponential = counts ? shard_row_exponential(rows, j, (double)g->center[j]) : 0;
+        g->factor[j] = counts ? (float)(rows->scale[j] * rows->slope[j] * slope * exponential) : 0;
         g->spread[j] = counts ? (float)(rows->scale[j] * spread) : 0;
     }
 }

@@ -3,7 +3,6 @@
 #ifndef SHARD_DEVICE_CPU_HEAD_SWEEP_H
 #define SHARD_DEVICE_CPU_HEAD_SWEEP_H
 
-#include "base/math.h"
 #include "device/cpu/cpu_head_products.h"
 
 typedef struct head_loss head_loss;

@@ -260,8 +260,9 @@ static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const 
         bool counts = low[j] <= high[j]; /* else all are -infinity or NaN */
         float bottom = counts ? high[j] - span : 0;
         lowest[j] = low[j] = counts && low[j] > bottom ? low[j] : bottom;
-        step[j] = counts ? (high[j] - low[j]) / STEPS : 0;
-        rate[j] = step[j] > 0 ? STEPS / (high[j] - low[j]) : 0;
+        bool differs = counts && high[j] - low[j] > 0x1p-100F; /* the rate is finite */
+        step[j] = differs ? (high[j] - low[j]) / STEPS : 0;
+        rate[j] = differs ? STEPS / (high[j] - low[j]) : 0;
     }
     for (int64_t i = 0; i < count; i++)
 #pragma omp simd
