@@ -411,6 +411,46 @@ START_TEST(test_preparing)
 }
 END_TEST
 
+/* ---- one of the four ranks of a mesh ---- */
+
+/* After a failure of one rank alone, at any allocation, the groups of the mesh can be used again. */
+static void collect_on_mesh(shard_group *world, void *context)
+{
+    (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_module *layer = shard_nn_parallel_linear(4, 6, SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh));
+    shard_optimizer *adam = shard_zero_optimizer(shard_adam(layer, .lr = 0.1), .stage = 1);
+    SHARD_SCOPE check_ok(shard_backward(shard_sum(shard_forward(layer, shard_ones(SHARD_SHAPE(2, 4))))));
+    check_ok(shard_step(adam));
+    shard_tensors *state = shard_optimizer_state_dict(adam);
+    allocations_watch(shard_device_open(NULL));
+    unsigned char reached = 1, all[4];
+    for (int64_t number = 1; reached; number++) {
+        allocations_fail_at(shard_group_rank(world) == 0 ? number : 0);
+        shard_tensors *list = shard_collect_state_dict(state, -1);
+        reached = shard_group_rank(world) == 0 && allocations_failed();
+        allocations_fail_at(0);
+        ck_assert_msg((shard_last_status() == SHARD_OK) == (list != NULL), "%s", shard_last_error());
+        shard_tensors_destroy(list);
+        shard_clear_error();
+        check_ok(shard_barrier(shard_mesh_model_group(mesh)));
+        check_ok(shard_barrier(shard_mesh_data_group(mesh)));
+        check_ok(shard_group_exchange(world, &reached, 1, all));
+        reached = all[0];
+        shared->cases += reached && shard_group_rank(world) == 0;
+    }
+    shard_tensors_destroy(state);
+    shard_optimizer_destroy(adam);
+    shard_module_destroy(layer);
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_mesh)
+{
+    run_job(4, collect_on_mesh, NULL);
+}
+END_TEST
+
 /* ---- a step ---- */
 
 static bool step_once(shard_group *world, int64_t number, int failing, bool adam)
@@ -726,6 +766,7 @@ int main(void)
     tcase = test_case(suite, "operands");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_preparing, 0, RANKS * PREPARING);
+    tcase_add_test(tcase, test_mesh);
     tcase = test_case(suite, "joining");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_joining, 0, (every() ? 10 : 2) * 2 * RANKS);

@@ -353,6 +353,34 @@ START_TEST(test_conversions_that_differ)
 }
 END_TEST
 
+/* After an error on some ranks of a group that is not the world the group can be used again. */
+static void converts_others_in_group(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    shard_mesh *mesh = shard_mesh_create(.model = 2);
+    shard_group *model = shard_mesh_model_group(mesh);
+    bool odd = shard_group_rank(model) == 1;
+    static const char *const texts[] = {"*", "*no linear layer's name matches \"none\"", "*module*NULL*"};
+    for (int i = 0; i < 3; i++) {
+        bool shorter = odd && i == 0;
+        shard_module *body = shorter ? shard_nn_sequential(shard_nn_linear(4, 10))
+                                     : shard_nn_sequential(shard_nn_linear(4, 10), shard_nn_linear(10, 10));
+        shard_module *none = NULL, **given = odd && i == 2 ? &none : &body;
+        ck_assert_int_ne(shard_convert_parallel_linear(given, odd && i == 1 ? "none" : NULL, SHARD_SPLIT_COLUMN, model, NULL),
+                         SHARD_OK);
+        check_error(i == 0 ? SHARD_ERROR_MISMATCH : odd ? SHARD_ERROR_ARGUMENT : SHARD_ERROR_PEER, texts[i]);
+        check_ok(shard_barrier(model));
+        shard_module_destroy(body);
+    }
+    shard_mesh_destroy(mesh);
+}
+
+START_TEST(test_conversions_that_differ_in_a_group)
+{
+    run_job(4, converts_others_in_group, NULL);
+}
+END_TEST
+
 /* A fresh layer is split before it has memory: the whole never is anywhere. */
 static void never_makes_the_whole(shard_group *world, void *context)
 {
@@ -526,6 +554,7 @@ int main(void)
     tcase_add_test(tcase, test_conversion_by_name);
     tcase_add_test(tcase, test_conversion_of_a_child);
     tcase_add_test(tcase, test_conversions_that_differ);
+    tcase_add_test(tcase, test_conversions_that_differ_in_a_group);
     add_ranks_test(tcase, test_never_makes_the_whole);
     tcase_add_loop_test(tcase, test_small_heads, 0, (int)(sizeof heads / sizeof *heads));
     tcase_add_loop_test(tcase, test_tied, 0, 3);

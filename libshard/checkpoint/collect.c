@@ -78,11 +78,9 @@ static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
     const shard_flat_range *range = shard_flat_range_of(tensor);
     int size = shard_group_size(range->group);
     int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
-    if (!counts)
-        return shard_group_fail(range->group), NULL;
     shard_tensor *all = shard_tensor_make(range->shape, tensor->dtype, shard_device_of(tensor));
     shard_range *ranges = shard_flat_ranges(name, tensor, NULL);
-    for (int member = 0; member < size; member++)
+    for (int member = 0; member < size && counts; member++)
         counts[member] = ranges ? ranges[member].size : 0;
     free(ranges);
     if (all)
@@ -103,8 +101,13 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
         return wanted ? shard_tensors_add_idle(list, name, shard_tensor_whole_shape(tensor), tensor, NULL) : SHARD_OK;
     if (!shard_flat_range_of(tensor))
         return collect_whole(list, name, tensor, root, wanted);
+    const shard_placement *placement = &shard_flat_range_of(tensor)->placement;
+    bool meets = placement->kind == SHARD_SPLIT && (root < 0 || is_member(placement->group, root));
     shard_tensor *all = gather_flat_ranges(name, tensor);
-    shard_status status = all ? collect_whole(list, name, all, root, wanted) : shard_last_status();
+    /* Ranks of other flat ranges meet in the shards' group: after an error of one none goes on there. */
+    shard_status status = meets ? shard_agree(placement->group) : shard_last_status();
+    if (status == SHARD_OK)
+        status = collect_whole(list, name, all, root, wanted);
     shard_release(all);
     return status;
 }

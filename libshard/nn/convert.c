@@ -3,6 +3,7 @@
 
 #include "comm/function.h"
 #include "comm/majority.h"
+#include "comm/preflight.h"
 #include "distributed/distributed.h"
 
 #include <fnmatch.h>
@@ -241,6 +242,8 @@ static shard_status convert_below(conversion *c, shard_module *module, const cha
 
 static shard_status convert(conversion *c, shard_module **module, int *converted)
 {
+    if (shard_last_status() != SHARD_OK)
+        return shard_group_fail(c->group);
     if (!module || !*module) {
         shard_null_argument(c->function, "module");
         return shard_group_fail(c->group);
@@ -266,6 +269,8 @@ static shard_status convert(conversion *c, shard_module **module, int *converted
         else
             shard_error(SHARD_ERROR_ARGUMENT, "%s: no %s layer's name matches \"%s\"", c->function, name, pattern);
     }
+    if (shard_error_is_joint(shard_group_size(c->group))) /* of a collective, which was the last one of every rank */
+        return shard_last_status();
     SHARD_TRY(shard_agree(c->group));
     if (converted)
         *converted = c->converted;
