@@ -235,6 +235,18 @@ START_TEST(test_failure)
 }
 END_TEST
 
+/* A module in the list that is below another one of it is refused, and not destroyed a second time. */
+START_TEST(test_listed_below)
+{
+    shard_module *backbone = shard_nn_sequential(shard_nn_linear(3, 4));
+    ck_assert_ptr_null(shard_nn_sequential(NULL, backbone, shard_module_child(backbone, "0")));
+    check_error(SHARD_ERROR_ARGUMENT, "*child is NULL*");
+    backbone = shard_nn_sequential(shard_nn_linear(3, 4));
+    ck_assert_ptr_null(shard_nn_sequential(shard_module_child(backbone, "0"), backbone, backbone));
+    check_error(SHARD_ERROR_ARGUMENT, "*\"0\", a linear, is a child already*");
+}
+END_TEST
+
 /* A module has one parent; what is refused stays whose it is, and nothing is freed twice. */
 START_TEST(test_one_parent)
 {
@@ -510,6 +522,7 @@ int main(void)
     tcase_add_test(tcase, test_own_values);
     tcase_add_test(tcase, test_passes_on);
     tcase_add_test(tcase, test_failure);
+    tcase_add_test(tcase, test_listed_below);
     tcase_add_test(tcase, test_one_parent);
     tcase_add_test(tcase, test_set_child);
     tcase_add_test(tcase, test_dotted_names);

@@ -86,6 +86,11 @@ void shard_module_destroy(shard_module *module)
         destroy(module);
 }
 
+bool shard_module_has_parent(const shard_module *module)
+{
+    return module->parent != NULL;
+}
+
 void shard_module_abandon(shard_module *module)
 {
     if (module && !module->parent)
@@ -245,13 +250,19 @@ shard_status shard_module_set_parameter(shard_module *module, const char *name, 
     return no_such("shard_module_set_parameter", module, "parameter", name);
 }
 
+/* Whether a module is the other one or has it below. */
+static bool is_above(const shard_module *module, const shard_module *other)
+{
+    while (other && other != module)
+        other = other->parent;
+    return other != NULL;
+}
+
 /* Whether the child can be added to the module: it has no parent, and the module is not below it. */
 static shard_status check_child(const shard_module *module, const char *name, const shard_module *child)
 {
-    for (const shard_module *m = module; m; m = m->parent)
-        if (m == child)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" would be a child of itself", shard_module_type_name(module),
-                               name);
+    if (is_above(child, module))
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" would be a child of itself", shard_module_type_name(module), name);
     if (child->parent)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "%s: \"%s\", a %s, is a child already, of a %s: a module has one parent. To share weights, add the "
@@ -261,26 +272,26 @@ static shard_status check_child(const shard_module *module, const char *name, co
     return SHARD_OK;
 }
 
+shard_status shard_module_append(shard_module *module, const char *name, shard_module *child)
+{
+    if (!module || !name || !child)
+        return shard_null_argument("shard_module_add_child", !module ? "module" : !name ? "name" : "child");
+    SHARD_TRY(check_child(module, name, child));
+    SHARD_TRY(check_name(module, name));
+    SHARD_TRY(shard_grow(&module->children, &module->child_capacity, module->child_count + 1, sizeof *module->children));
+    char *copy = shard_strdup(name);
+    if (!copy)
+        return shard_last_status();
+    module->children[module->child_count++] = (named_child){copy, child};
+    child->parent = module;
+    return SHARD_OK;
+}
+
 shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child)
 {
-    shard_status status = SHARD_OK;
-    char *copy = NULL;
-    if (!module || !name || !child)
-        status = shard_null_argument("shard_module_add_child", !module ? "module" : !name ? "name" : "child");
-    if (status == SHARD_OK && check_child(module, name, child) != SHARD_OK)
-        return shard_last_status(); /* the child stays with its owner */
-    if (status == SHARD_OK)
-        status = check_name(module, name);
-    if (status == SHARD_OK)
-        status = shard_grow(&module->children, &module->child_capacity, module->child_count + 1, sizeof *module->children);
-    if (status == SHARD_OK && !(copy = shard_strdup(name)))
-        status = shard_last_status();
-    if (status == SHARD_OK) {
-        module->children[module->child_count++] = (named_child){copy, child};
-        child->parent = module;
-    } else {
+    shard_status status = shard_module_append(module, name, child);
+    if (status != SHARD_OK && !is_above(child, module))
         shard_module_abandon(child);
-    }
     return status;
 }
 
