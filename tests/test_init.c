@@ -254,6 +254,9 @@ START_TEST(test_refuses)
         check_status(shard_nn_init_uniform(x, 1, -1), SHARD_ERROR_ARGUMENT, "shard_nn_init_uniform: low 1, high -1*");
         check_status(shard_nn_init_trunc_normal(x, 0, 0, -1, 1), SHARD_ERROR_ARGUMENT, "*std 0, low -1, high 1*");
         check_status(shard_nn_init_trunc_normal(x, 0, 1, 1, 1), SHARD_ERROR_ARGUMENT, "*low 1, high 1*");
+        check_status(shard_nn_init_trunc_normal(x, 0, 1, 1e39, 2e39), SHARD_ERROR_ARGUMENT, "*high 2e+39*of float32");
+        shard_tensor *half = shard_zeros(SHARD_SHAPE(3), .dtype = SHARD_FLOAT16, .requires_grad = true);
+        check_status(shard_nn_init_trunc_normal(half, 0, 1, -7e4, 0), SHARD_ERROR_ARGUMENT, "*low -70000*of float16");
         check_status(shard_nn_init_xavier_normal(x, NAN), SHARD_ERROR_ARGUMENT, "shard_nn_init_xavier_normal:*std *nan*");
         check_status(shard_nn_init_xavier_normal(shard_zeros(SHARD_SHAPE(3)), 1), SHARD_ERROR_SHAPE,
                      "*shape [[]3] has no numbers of inputs and outputs*");

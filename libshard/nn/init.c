@@ -77,11 +77,7 @@ shard_status shard_nn_init_trunc_normal(shard_tensor *tensor, double mean, doubl
     static const char function[] = "shard_nn_init_trunc_normal";
     SHARD_TRY(check_tensor(function, tensor, true));
     SHARD_TRY(shard_graph_refuse(function));
-    SHARD_TRY(shard_check_normal(function, tensor->dtype, mean, std));
-    if (!(std > 0) || !(low < high) || !isfinite(low) || !isfinite(high))
-        return shard_error(SHARD_ERROR_ARGUMENT,
-                           "%s: std %g, low %g, high %g: std must be more than 0, low less than high, and both finite", function,
-                           std, low, high);
+    SHARD_TRY(shard_check_truncated(function, tensor->dtype, mean, std, low, high));
     return shard_tensor_set_recipe(
         tensor,
         (shard_recipe){.kind = SHARD_TRUNCATED_NORMAL, .a = mean, .b = std, .low = low, .high = high, .draw = shard_next_draw()});

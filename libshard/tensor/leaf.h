@@ -101,5 +101,6 @@ shard_status shard_recipe_follow_in(const shard_tensor *tensor, const shard_regi
 /* ARGUMENT, in the name of the public function, if no distribution has these parameters. */
 shard_status shard_check_uniform(const char *function, shard_dtype dtype, double low, double high);
 shard_status shard_check_normal(const char *function, shard_dtype dtype, double mean, double std);
+shard_status shard_check_truncated(const char *function, shard_dtype dtype, double mean, double std, double low, double high);
 
 #endif

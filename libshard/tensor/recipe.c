@@ -104,6 +104,19 @@ shard_status shard_check_normal(const char *function, shard_dtype dtype, double 
                        function, mean, std, most, shard_dtype_name(dtype));
 }
 
+shard_status shard_check_truncated(const char *function, shard_dtype dtype, double mean, double std, double low, double high)
+{
+    double most = largest(dtype);
+    SHARD_TRY(shard_check_normal(function, dtype, mean, std));
+    if (std > 0 && low < high && low >= -most && high <= most)
+        return SHARD_OK;
+    return shard_error(
+        SHARD_ERROR_ARGUMENT,
+        "%s: std %g, low %g, high %g: std must be more than 0, low less than high, and both at most %g in size, the "
+        "largest number of %s",
+        function, std, low, high, most, shard_dtype_name(dtype));
+}
+
 void shard_tensor_forget_recipe(shard_tensor *tensor)
 {
     if (tensor->leaf)
