@@ -167,6 +167,25 @@ START_TEST(test_keeps_several_out)
 }
 END_TEST
 
+/* Fonts of one file name in two folders have pictures of their own. */
+START_TEST(test_same_names)
+{
+    char command[1024];
+    snprintf(command, sizeof command,
+             "mkdir %s/a %s/b && cp /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf %s/a/X.ttf && "
+             "cp /usr/share/fonts/truetype/dejavu/DejaVuSans-Bold.ttf %s/b/X.ttf",
+             root, root, root, root);
+    ck_assert_int_eq(system(command), 0);
+    snprintf(command, sizeof command,
+             "--fonts %s/a/X.ttf,%s/b/X.ttf,/usr/share/fonts/truetype/dejavu/DejaVuSerif.ttf --val-font Serif --range 41-5A",
+             root, root);
+    ck_assert_msg(make_glyphs(command) == 0, "%s", output);
+    image_folder *train = split("train", NULL);
+    ck_assert_int_eq(image_folder_images(train), 26 * 2);
+    image_folder_close(train);
+}
+END_TEST
+
 /* A run that was ended half way is done over. */
 START_TEST(test_unfinished)
 {
@@ -221,6 +240,7 @@ int main(void)
     tcase_add_test(tcase, test_variants_differ);
     tcase_add_test(tcase, test_again);
     tcase_add_test(tcase, test_keeps_several_out);
+    tcase_add_test(tcase, test_same_names);
     tcase_add_test(tcase, test_unfinished);
     tcase_add_test(tcase, test_refuses);
     return test_run(suite);

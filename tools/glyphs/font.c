@@ -105,15 +105,32 @@ static FT_Face open_face(FT_Library library, const font_file *file, int index)
     return face;
 }
 
+/* Names the pictures of a font after its file, with a number where a file in another folder has the same name. */
+static char *name_font(const font_list *list, const char *file, const char *face)
+{
+    char *name = NULL;
+    for (int again = 1; !name; again++) {
+        int length = again > 1 ? asprintf(&name, "%s%s~%d", file, face, again) : asprintf(&name, "%s%s", file, face);
+        if (length < 0)
+            errx(1, "no memory left");
+        for (int i = 0; i < list->font_count && name; i++)
+            if (strcmp(list->fonts[i].name, name) == 0) {
+                free(name);
+                name = NULL;
+            }
+    }
+    return name;
+}
+
 static void list_face(font_list *list, int file, FT_Face face, int index)
 {
     if (!FT_IS_SCALABLE(face) || FT_Select_Charmap(face, FT_ENCODING_UNICODE) != 0)
         return;
     font entry = {.file = file, .face = index, .covers = must(calloc(CODE_POINTS / 64, sizeof(uint64_t)))};
-    const char *name = list->files[file].name;
-    int length = face->num_faces > 1 ? asprintf(&entry.name, "%s-%d", name, index) : asprintf(&entry.name, "%s", name);
-    if (length < 0)
-        errx(1, "no memory left");
+    char number[16] = "";
+    if (face->num_faces > 1)
+        snprintf(number, sizeof number, "-%d", index);
+    entry.name = name_font(list, list->files[file].name, number);
     FT_UInt glyph;
     for (FT_ULong point = FT_Get_First_Char(face, &glyph); glyph; point = FT_Get_Next_Char(face, point, &glyph))
         if (point < CODE_POINTS)
