@@ -58,7 +58,7 @@ START_TEST(test_finds)
         ck_assert_int_eq(checked, 10);
         ck_assert_double_ge(found.period, period);
     }
-    shard_stragglers_destroy(s);
+    free(s);
 }
 END_TEST
 
@@ -77,7 +77,7 @@ START_TEST(test_reports_less_often)
             is_one |= shard_stragglers_find(s, 2, computed, sizeof *computed, 1e-9, &found);
         ck_assert_msg(is_one == (expected[period] == 'x'), "period %zu", period);
     }
-    shard_stragglers_destroy(s);
+    free(s);
 }
 END_TEST
 
@@ -92,10 +92,11 @@ static void keep_line(shard_log_level level, int rank, const char *line, void *c
         strncat(lines, line, sizeof lines - strlen(lines) - 1);
 }
 
-/* How a step of the ranks meets: by a collective that waits, by one that is waited for later, or in making a group. */
-typedef enum way { WAITS, POSTS, SPLITS } way;
+/* How a step of the ranks meets: by a collective that waits, by one that is waited for later, in making a group, or in a group of
+ * all ranks that is not the world. */
+typedef enum way { WAITS, POSTS, SPLITS, ELSEWHERE } way;
 
-static void meet(shard_group *world, way by)
+static void meet(shard_group *world, shard_group *other, way by)
 {
     float data[1000] = {0};
     const shard_collective call = {.kind = SHARD_COLLECTIVE_ALL_REDUCE,
@@ -109,7 +110,7 @@ static void meet(shard_group *world, way by)
     else if (by == SPLITS)
         shard_group_destroy(shard_group_split(world, 0));
     else
-        check_ok(shard_barrier(world));
+        check_ok(shard_barrier(by == ELSEWHERE ? other : world));
 }
 
 typedef struct course {
@@ -137,6 +138,7 @@ static void is_named(shard_group *world, void *context)
     bool named = c->slow >= 0 && strcmp(c->seconds, "0") != 0, goes_on = true;
     char expected[64];
     snprintf(expected, sizeof expected, "rank %d is a straggler: in the last ", c->slow);
+    shard_group *other = c->by == ELSEWHERE ? shard_group_split(world, 0) : NULL;
     shard_set_log_function(keep_line, NULL);
     lines[0] = '\0';
     double end = shard_seconds() + (named ? 20 * deadline_multiplier() : 1.5), longest = 0;
@@ -144,13 +146,14 @@ static void is_named(shard_group *world, void *context)
         double start = shard_seconds();
         usleep(rank == c->slow || c->slow < 0 ? 60000 : 1000);
         longest = fmax(longest, shard_seconds() - start);
-        meet(world, c->by);
+        meet(world, other, c->by);
         unsigned char more = shard_seconds() < end && !(named && strstr(lines, expected)), all[8];
         check_ok(shard_group_exchange(world, &more, 1, all));
         goes_on = all[0];
     }
     shard_set_log_function(NULL, NULL);
     bool paused = was_paused(world, longest);
+    shard_group_destroy(other);
     if (rank == 0 && named)
         ck_assert_msg(paused ? strstr(lines, expected) != NULL : strncmp(lines, expected, strlen(expected)) == 0,
                       "the log has \"%s\"", lines);
@@ -158,8 +161,8 @@ static void is_named(shard_group *world, void *context)
         ck_assert_str_eq(lines, "");
 }
 
-static const course courses[] = {{2, WAITS, "1"}, {2, POSTS, "1"},  {2, SPLITS, "1"},
-                                 {0, WAITS, "1"}, {-1, WAITS, "1"}, {2, WAITS, "0"}};
+static const course courses[] = {{2, WAITS, "1"},  {2, POSTS, "1"}, {2, SPLITS, "1"},   {0, WAITS, "1"},
+                                 {-1, WAITS, "1"}, {2, WAITS, "0"}, {2, ELSEWHERE, "1"}};
 
 START_TEST(test_is_named)
 {

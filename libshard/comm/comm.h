@@ -37,8 +37,8 @@ void shard_world_notify_error(shard_group *world);
 /* A group of this rank alone. NULL with the error set. */
 shard_group *shard_group_alone(int world_rank);
 
-/* Allocates the lists of a group whose size is set. Returns group, or NULL with the error set. */
-shard_group *shard_group_allocate(shard_group *group);
+/* Allocates the lists of a group whose size is set; its ranks are those of the world. False with the error set. */
+bool shard_group_allocate(shard_group *group);
 
 /* The group of `members`: ascending ranks of parent, this rank among them. Collective over these alone, unlike
  * shard_group_create. */

@@ -18,14 +18,15 @@
 
 /* ---- memory ---- */
 
-shard_group *shard_group_allocate(shard_group *group)
+bool shard_group_allocate(shard_group *group)
 {
     group->world_ranks = shard_calloc((size_t)group->size, sizeof *group->world_ranks);
     group->peers = shard_calloc((size_t)group->size, SHARD_COMM_TEXT);
     group->parts = shard_calloc((size_t)group->size, sizeof *group->parts);
-    if (group->rank == 0 && !(group->stragglers = shard_stragglers_create(group->size)))
-        return NULL;
-    return group->world_ranks && group->peers && group->parts ? group : NULL;
+    group->stragglers = shard_stragglers_create(group->size);
+    for (int rank = 0; rank < group->size && group->world_ranks; rank++)
+        group->world_ranks[rank] = rank; /* of the world; other groups set theirs */
+    return group->world_ranks && group->peers && group->parts && group->stragglers;
 }
 
 /* After shard_finalize a pointer to the world that was kept is a group of this rank alone. */
@@ -51,7 +52,7 @@ void shard_group_free(shard_group *group)
     }
     free(group->peers);
     free(group->parts);
-    shard_stragglers_destroy(group->stragglers);
+    free(group->stragglers);
     if (group->is_world) {
         end_world(group);
         return;

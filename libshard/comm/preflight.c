@@ -298,7 +298,7 @@ static void look_for_stragglers(const shard_group *group)
     shard_straggler found;
     char others[64] = "the other rank";
     double seconds = shard_process.straggler_seconds;
-    if (!group->stragglers || seconds <= 0 ||
+    if (group->rank != 0 || seconds <= 0 ||
         !shard_stragglers_find(group->stragglers, group->size, &shard_received(group)->computed, sizeof(shard_fingerprint),
                                seconds, &found))
         return;

@@ -46,19 +46,7 @@ double shard_straggler_computed(void)
 
 shard_stragglers *shard_stragglers_create(int size)
 {
-    shard_stragglers *s = shard_calloc(1, sizeof *s);
-    if (s && !(s->before = shard_calloc(3 * (size_t)size, sizeof *s->before))) {
-        free(s);
-        return NULL;
-    }
-    return s;
-}
-
-void shard_stragglers_destroy(shard_stragglers *s)
-{
-    if (s)
-        free(s->before);
-    free(s);
+    return shard_calloc(1, sizeof(shard_stragglers) + 3 * (size_t)size * sizeof(double));
 }
 
 static int ascending(const void *a, const void *b)

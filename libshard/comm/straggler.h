@@ -16,17 +16,16 @@ void shard_straggler_leave(void);
 /* Seconds that this thread has computed since the end of its first collective. */
 double shard_straggler_computed(void);
 
-/* Kept by the first rank of a group, which compares. */
+/* Of a group, whose first rank compares. */
 typedef struct shard_stragglers {
     double since;    /* when the period began; 0: it has not */
-    double *before;  /* [3][size] seconds computed when it began, and room */
     int checks;      /* preflight checks in the period */
     int quiet, left; /* periods between two reports, and those that are left until the next */
+    double before[]; /* [3][size] seconds computed when the period began, and room */
 } shard_stragglers;
 
-/* All freed by destroy, which takes NULL. NULL with the error set. */
+/* For free(). NULL with the error set. */
 shard_stragglers *shard_stragglers_create(int size);
-void shard_stragglers_destroy(shard_stragglers *s);
 
 /* The rank that computed for more than half of the period, and SHARD_STRAGGLER_FACTOR times as long as the others' median. */
 #define SHARD_STRAGGLER_FACTOR 4

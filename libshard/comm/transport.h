@@ -153,7 +153,7 @@ struct shard_group {
     /* The ranks that have the same shard as this one of tensors that are split over the group;
      * set by a mesh or shard_group_set_replicas. NULL: no other rank. */
     shard_group *replicas;
-    struct shard_stragglers *stragglers; /* straggler.h; of the first rank alone, else NULL */
+    struct shard_stragglers *stragglers; /* straggler.h; the first rank's are used */
     bool is_world; /* callers may keep a pointer to it after the end of the job */
     bool is_owned; /* by a mesh: shard_group_destroy refuses it */
 };

@@ -39,15 +39,6 @@ static shard_status check_world(const shard_group *world)
     return SHARD_OK;
 }
 
-static bool number_world(shard_group *world)
-{
-    if (!shard_group_allocate(world))
-        return false;
-    for (int rank = 0; rank < world->size; rank++)
-        world->world_ranks[rank] = rank;
-    return true;
-}
-
 void shard_world_notify_error(shard_group *world)
 {
     char text[SHARD_COMM_TEXT];
@@ -58,8 +49,8 @@ void shard_world_notify_error(shard_group *world)
     world->transport->abort(world, SHARD_ABORT_LEAVING, shard_last_status(), text);
 }
 
-/* Frees a world that has not begun. With an error that all ranks have, or one rank alone, this returns to the program. */
-static void give_up_world(shard_group *world)
+/* Frees a world that has not begun. With an error that all ranks have, or one rank alone, this returns NULL to the program. */
+static shard_group *give_up_world(shard_group *world)
 {
     bool others_wait = world->state && world->size > 1 && !shard_error_is_joint(world->size);
     if (others_wait && world->transport->ends_process) {
@@ -69,6 +60,7 @@ static void give_up_world(shard_group *world)
     if (others_wait)
         shard_world_notify_error(world);
     shard_group_free(world);
+    return NULL;
 }
 
 /* Joins the world by that transport. */
@@ -81,10 +73,9 @@ static shard_group *join_world(const shard_transport *transport, int *argc, char
     if (!world)
         return NULL;
     world->transport = transport;
-    if (transport->open(world, argc, argv) == SHARD_OK && number_world(world))
+    if (transport->open(world, argc, argv) == SHARD_OK && shard_group_allocate(world))
         return world;
-    give_up_world(world);
-    return NULL;
+    return give_up_world(world);
 }
 
 static shard_status begin_process(void)
@@ -108,10 +99,8 @@ static shard_group *start_world(shard_group *world)
     if (!world)
         return NULL;
     shard_log_set_rank(world->rank);
-    if (shard_preflight_only(world, SHARD_COLLECTIVE_WORLD_OPEN) != SHARD_OK) {
-        give_up_world(world);
-        return NULL;
-    }
+    if (shard_preflight_only(world, SHARD_COLLECTIVE_WORLD_OPEN) != SHARD_OK)
+        return give_up_world(world);
     shard_process.world_size = world->size;
     world->is_world = true;
     return world;
@@ -123,10 +112,8 @@ shard_group *shard_world_open(int *argc, char ***argv)
         return NULL;
     const char *forced = shard_env_string("SHARD_TRANSPORT", NULL);
     shard_group *world = join_world(forced ? shard_find_transport(forced) : shard_launched_transport(), argc, argv);
-    if (world && !forced && check_world(world) != SHARD_OK) {
-        give_up_world(world);
-        return NULL;
-    }
+    if (world && !forced && check_world(world) != SHARD_OK)
+        return give_up_world(world);
     return start_world(world);
 }
 
@@ -164,13 +151,11 @@ shard_group *shard_world_join(int rank, int size, shard_exchange_function *excha
     shard_rendezvous *rendezvous = world ? shard_rendezvous_create(rank, size, exchange, context, forced) : NULL;
     if (world)
         world->transport = shard_find_transport("self"); /* until one is chosen */
-    bool joined = rendezvous && choose_transport(world, rendezvous, forced) == SHARD_OK && number_world(world);
+    bool joined = rendezvous && choose_transport(world, rendezvous, forced) == SHARD_OK && shard_group_allocate(world);
     shard_rendezvous_unref(rendezvous);
     if (joined)
         return start_world(world);
-    if (world)
-        give_up_world(world);
-    return NULL;
+    return world ? give_up_world(world) : NULL;
 }
 
 shard_status shard_world_leave(shard_group *world)
