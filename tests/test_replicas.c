@@ -396,6 +396,36 @@ static void looks_on_beside_another(shard_group *world, void *context)
     }
 }
 
+/* A frozen parameter of one data parallel is no buffer of another one. */
+static void leaves_frozen_parameters(shard_group *world, void *context)
+{
+    (void)world, (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true);
+        shard_tensor *q = shard_full(SHARD_SHAPE(5), 1.0, .requires_grad = true);
+        shard_tensors *first = shard_tensors_create(), *second = shard_tensors_create();
+        check_ok(shard_tensors_add(first, "p", p));
+        check_ok(shard_tensors_add(second, "q", q));
+        shard_data_parallel *dp = shard_data_parallel_create(first, .stage = 1);
+        const shard_storage *storage = p->storage;
+        shard_set_requires_grad(p, false);
+        shard_data_parallel *other = shard_data_parallel_create(second, .buffers = first);
+        ck_assert_msg(other != NULL, "%s", shard_last_error());
+        ck_assert_ptr_eq(p->storage, storage);
+        shard_data_parallel_destroy(other);
+        shard_data_parallel_destroy(dp);
+        shard_tensors_destroy(first);
+        shard_tensors_destroy(second);
+    }
+}
+
+START_TEST(test_frozen_beside)
+{
+    run_job(2, leaves_frozen_parameters, NULL);
+}
+END_TEST
+
 START_TEST(test_beside)
 {
     run_job(2, looks_on_beside_another, NULL);
@@ -448,6 +478,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_frozen_differ, 0, 2);
     tcase_add_test(tcase, test_frozen_stay);
     tcase_add_test(tcase, test_beside);
+    tcase_add_test(tcase, test_frozen_beside);
     tcase_add_test(tcase, test_buffers_last);
     add_ranks_test(tcase, test_buffers);
     add_ranks_test(tcase, test_statistics);

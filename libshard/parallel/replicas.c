@@ -102,7 +102,8 @@ static bool is_buffer(const shard_replicas *replicas, const shard_tensor *tensor
     for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++)
         if (shard_tensors_at(replicas->parameters, i) == tensor)
             return false;
-    return !tensor->requires_grad && shard_parameter_group(tensor) && shard_numel(tensor) > 0;
+    bool frozen = shard_leaf_of(tensor)->grad_ready; /* a parameter of an engine */
+    return !frozen && !tensor->requires_grad && shard_parameter_group(tensor) && shard_numel(tensor) > 0;
 }
 
 static shard_status place_buffers(shard_replicas *replicas, const shard_tensors *list)
