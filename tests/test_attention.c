@@ -200,6 +200,23 @@ static void check_rules(shard_group *world, void *context)
     check_each_rule(kept, sizeof kept / sizeof *kept, world);
 }
 
+/* Weights that are not divided yet stay small: large values do not overflow where their mean does not. */
+START_TEST(large_values)
+{
+    enum { MANY = 200 };
+    static float key[MANY];
+    for (int j = 0; j < MANY; j++)
+        key[j] = j < MANY / 2 ? 0 : 39;
+    SHARD_SCOPE
+    {
+        shard_tensor *q = shard_ones(SHARD_SHAPE(1, 1, 1, 1)), *k = shard_from_host(key, SHARD_SHAPE(1, 1, MANY, 1));
+        shard_tensor *v = shard_full(SHARD_SHAPE(1, 1, MANY, 1), 1e22);
+        double y = shard_item(shard_scaled_dot_product_attention(q, k, v, .scale = 1));
+        ck_assert_double_eq_tol(y / 1e22, 1, 1e-5);
+    }
+}
+END_TEST
+
 START_TEST(rules)
 {
     run_ranks(rank_counts[_i], check_rules);
@@ -316,6 +333,7 @@ int main(void)
     tcase_add_test(tcase, memory_is_linear);
     tcase_add_test(tcase, refuses);
     TCase *ranks = test_case(suite, "ranks");
+    tcase_add_test(tcase, large_values);
     add_ranks_test(ranks, rules);
     add_ranks_test(ranks, grouped_heads);
     add_ranks_test(ranks, refuses_placements);

@@ -78,7 +78,7 @@ static long double margin_of(const shard_margin *m, long double m2, long double 
     long double cosine = fminl(1, fmaxl(-1, c)), sine = fmaxl(sqrtl(1 - cosine * cosine), SHARD_ANGLE_EDGE);
     long double angle = m->m1 * acosl(cosine) + m2, pi = acosl(-1), edge = SHARD_ANGLE_EDGE;
     *slope = 1;
-    if ((m->m1 == 1 && m2 == 0) || (m->rule == SHARD_ANGLE_EASY && c <= 0))
+    if ((m->m1 == 1 && m2 == 0 && m->rule != SHARD_ANGLE_CLAMP) || (m->rule == SHARD_ANGLE_EASY && c <= 0))
         return c - m3;
     if ((m->rule == SHARD_ANGLE_LINEAR || m->rule == SHARD_ANGLE_EASY) && angle < 0)
         return c + fmaxl(m2 * sinl(m2), 1 - cosl(m2 / m->m1)) - m3;

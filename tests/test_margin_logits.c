@@ -301,6 +301,21 @@ START_TEST(ends_of_the_range)
 }
 END_TEST
 
+/* A clamped angle has no gradient, also without a margin, as AdaFace's of a row with the mean norm. */
+START_TEST(clamps_without_a_margin)
+{
+    SHARD_SCOPE
+    {
+        shard_tensor *x = shard_from_host((float[]){1, 0}, SHARD_SHAPE(1, 2), .requires_grad = true);
+        shard_tensor *y =
+            shard_margin_logits(x, shard_zeros(SHARD_SHAPE(1), .dtype = SHARD_INT64), .scale = 1, .rule = SHARD_MARGIN_CLAMP);
+        check_ok(shard_backward(shard_sum(y)));
+        ck_assert_double_eq(value_at(shard_grad(x), 0), 0);
+        ck_assert_double_eq(value_at(shard_grad(x), 1), 1);
+    }
+}
+END_TEST
+
 /* A worse feature never has the better logit, also where the angle with the margin leaves [0, pi]. */
 START_TEST(falls_with_the_angle)
 {
@@ -364,6 +379,7 @@ int main(void)
     tcase_add_loop_test(tcase, works_in_groups, 0, 2);
     add_ranks_test(tcase, statistics_are_those_of_all_rows);
     tcase_add_test(tcase, one_row_has_no_deviation);
+    tcase_add_test(tcase, clamps_without_a_margin);
     tcase_add_test(tcase, ends_of_the_range);
     tcase_add_loop_test(tcase, falls_with_the_angle, 0, 14);
     tcase_add_test(tcase, refuses);

@@ -279,9 +279,9 @@ struct shard_margin_logits_options {
         (shard_margin_logits_options)SHARD_FIELDS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS, __VA_ARGS__))})
 /* scale * cosines, where the label's cosine c first becomes cos(m1 * acos(c) + m2) - m3: ArcFace (m2 = 0.5), CosFace (m3 =
  * 0.4), and combined margins as insightface's CombinedMarginLoss. cosines are products of normalized features and normalized
- * rows of a weight; a c outside [-1, 1] counts as the nearer end. The derivative is exact, with two bounds: at an angle of less
- * than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of ArcFace's margin for
- * 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if classes are split (not
+ * rows of a weight; a c outside [-1, 1] has the angle of the nearer end. The derivative is exact, with two bounds: at an angle of
+ * less than 0.001 to 0 or pi it is divided by 0.001 instead of the sine. (insightface takes the derivative of ArcFace's margin
+ * for 1.) Row margins get no gradient; they are placed as the labels, and are the same on all ranks if classes are split (not
  * checked). The result has the placement of cosines. docs/margins.md has a whole ArcFace and AdaFace head. */
 #define shard_margin_logits(cosines, ...)                                                                                        \
     SHARD_GIVEN(                                                                                                                 \

@@ -76,11 +76,11 @@ SHARD_KERNEL double shard_margin_shift(double m1, double m2, bool above)
 }
 
 /* The target's cosine c becomes cos(m1 * acos(c) + m2) - m3; the derivative by c is in *slope. A c outside [-1, 1], by
- * rounding, counts as the nearer end. beyond: one of the rules above. */
+ * rounding, has the angle of the nearer end. beyond: one of the rules above. */
 SHARD_KERNEL double shard_margin_cosine(double c, double m1, double m2, double m3, int64_t beyond, double *slope)
 {
     *slope = 1;
-    if ((m1 == 1 && m2 == 0) || (beyond == SHARD_ANGLE_EASY && c <= 0))
+    if ((m1 == 1 && m2 == 0 && beyond != SHARD_ANGLE_CLAMP) || (beyond == SHARD_ANGLE_EASY && c <= 0))
         return c - m3;
     double cosine = c > 1 ? 1 : c < -1 ? -1 : c, sine = sqrt((1 - cosine) * (1 + cosine));
     double angle = m1 * acos(cosine) + m2, edge = beyond == SHARD_ANGLE_CLAMP ? SHARD_ANGLE_EDGE : 0;
