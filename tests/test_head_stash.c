@@ -148,6 +148,29 @@ START_TEST(test_range)
 }
 END_TEST
 
+/* A learned one, whose derivative is nearly 0 while its weight is large. */
+START_TEST(test_learned_one)
+{
+    enum { CLASSES = 4 * TILE };
+    const shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    float numbers[CLASSES] = {[5] = 30, [6] = 0.5F, [20] = 18};
+    const int64_t pair[] = {0, 0, 5, 20};
+    if (on_other_device())
+        return;
+    binary.reduction = SHARD_REDUCTION_SUM;
+    shard_head_tile = TILE;
+    SHARD_SCOPE
+    {
+        binary.pos_weight = shard_full(SHARD_SHAPE(CLASSES), 1e6);
+        check_range("a learned one", 1e-14, shard_from_host(numbers, SHARD_SHAPE(CLASSES, 1), .requires_grad = true), NULL,
+                    shard_ones(SHARD_SHAPE(1, 1)), shard_from_host(pair, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64), &softmax,
+                    &binary);
+    }
+    shard_head_tile = 0;
+}
+END_TEST
+
 /* ---- memory ---- */
 
 static shard_memory_stats activations(void)
@@ -193,6 +216,25 @@ START_TEST(test_memory)
             ck_assert_int_eq(saved_bytes(&c, 1e300) - none, all);
             ck_assert_int_ge(all, has_stash(form, d) ? HEAD_ROWS * HEAD_CLASSES * 2 : 0);
             ck_assert(has_stash(form, d) || all == 0);
+        }
+    shard_head_tile = 0;
+}
+END_TEST
+
+/* Logits of a large soft cap have no stash on a CPU: their steps would be coarse. */
+START_TEST(test_large_cap)
+{
+    if (on_other_device())
+        return;
+    shard_head_tile = TILE;
+    for (int cap = 32; cap <= 33; cap++)
+        SHARD_SCOPE
+        {
+            head_call c;
+            head_make(&c, CAPPED, 0, NULL);
+            c.softmax.soft_cap = cap;
+            int64_t bytes = saved_bytes(&c, whole) - saved_bytes(&c, 0);
+            ck_assert(cap == 32 ? bytes > 0 : bytes == 0);
         }
     shard_head_tile = 0;
 }
@@ -303,6 +345,8 @@ int main(void)
     TCase *tcase = test_case(suite, "head stash");
     tcase_add_loop_test(tcase, test_same_results, 0, 3);
     tcase_add_test(tcase, test_range);
+    tcase_add_test(tcase, test_learned_one);
+    tcase_add_test(tcase, test_large_cap);
     tcase_add_loop_test(tcase, test_memory, 0, HEAD_FORMS);
     tcase_add_test(tcase, test_peak_of_classifier);
     tcase_add_test(tcase, test_refuses);

@@ -97,14 +97,15 @@ static size_t stash_bytes(const shard_head *h, size_t most)
     choose_sizes(&s, h);
     if (h->loss.map.soft_cap > MOST_CAP)
         return 0;
-    size_t tiles = (size_t)shard_divide_up(h->loss.cols, s.tile), places = most / place_bytes(&s);
-    return (places < tiles ? places : tiles) * place_bytes(&s);
+    size_t tiles = (size_t)shard_divide_up(h->loss.cols, s.tile), ones = stashed_ones_bytes(h);
+    size_t places = most < ones ? 0 : (most - ones) / place_bytes(&s);
+    return places == 0 ? 0 : ones + (places < tiles ? places : tiles) * place_bytes(&s);
 }
 
 static shard_status sweep_begin(sweep *s, shard_device *device, const shard_head *h, bool gradient)
 {
     choose_sizes(s, h);
-    s->stashed = h->stash ? (int64_t)(h->stash_bytes / place_bytes(s)) : 0;
+    s->stashed = h->stash ? (int64_t)((h->stash_bytes - stashed_ones_bytes(h)) / place_bytes(s)) : 0;
     s->bytes = lay_out_sweep(s, gradient);
     s->memory = shard_cpu_scratch(device, s->bytes);
     if (!s->memory)

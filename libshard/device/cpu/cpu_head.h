@@ -20,13 +20,13 @@ typedef struct shard_cpu_head_gradient {
     float *factor, *center, *spread;
 } shard_cpu_head_gradient;
 
-/* Logits of a tile in 16 bits. A column has its own steps from its lowest to its highest logit:
+/* Logits of a tile in 16 bits. A column has its own steps from its highest to its lowest logit:
  *   0              -infinity, and logits that are more than a span below the highest
- *   1 to 65,534    lowest + (code - 1) step
+ *   1 to 65,534    highest - (65,534 - code) step
  *   65,535         NaN */
 typedef struct shard_cpu_head_codes {
-    uint16_t *code;       /* [count, pitch] */
-    float *lowest, *step; /* [pitch] */
+    uint16_t *code;        /* [count, pitch] */
+    float *highest, *step; /* [pitch] */
 } shard_cpu_head_codes;
 
 /* The count of logits before the label's, of each column. */

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Derivatives differ from 1 by less than 2^-24 above STASH_MOST, and from 0 by less than 2^-67 below the span. */
+/* Derivatives of zeros differ from 1 by less than 2^-24 above STASH_MOST, and from 0 by less than 2^-67 below the span. */
 #define STASH_MOST 17.0F
 #define STASH_SPAN 64.0F
 
@@ -27,16 +27,16 @@ static int64_t first_pair(const sweep *s, int64_t row, int64_t class)
     return low;
 }
 
-/* Calls `each` for the ones of the tile: their row, place in z and class. */
+/* Calls `each` for the ones of the tile: their row, place in z and class, and where their derivative is. */
 static void for_ones(lane *l, const tile *t, void (*each)(lane *, int64_t row, int64_t at, int64_t class, float *slope))
 {
     const sweep *s = l->s;
     const int64_t *of_class = s->h->pair + s->h->pairs;
     int64_t start = s->h->loss.col0 + t->first;
-    float *slope = l->ones;
+    float *slope = t->stash ? stashed_ones(s) : l->ones;
     for (int64_t row = 0; row < s->h->loss.rows; row++)
         for (int64_t i = first_pair(s, row, start); i < s->row_pair[row + 1] && of_class[i] < start + t->count; i++)
-            each(l, row, (of_class[i] - start) * s->pitch + row, of_class[i] - s->h->loss.col0, slope++);
+            each(l, row, (of_class[i] - start) * s->pitch + row, of_class[i] - s->h->loss.col0, slope + i);
 }
 
 /* Adds the one's loss, and keeps its derivative. */
@@ -57,11 +57,10 @@ static void put_back(lane *l, int64_t row, int64_t at, int64_t class, float *slo
     l->z[at] = l->scales ? l->s->constants.factor[row] * *slope : *slope;
 }
 
-/* z: logits become derivatives, times the rows' factors if l->scales. */
+/* z without the ones: logits become derivatives, times the rows' factors if l->scales, and the ones are put back. */
 static void differentiate(lane *l, const tile *t)
 {
     const sweep *s = l->s;
-    for_ones(l, t, take_out);
     s->kernels->binary(t->count, s->pitch, l->z, head_class_weights(s->h, t), l->scales ? s->constants.factor : NULL,
                        l->values ? l->columns.sum : NULL);
     for_ones(l, t, put_back);
@@ -78,6 +77,7 @@ static void begin(sweep *s, double *stats)
 static bool forward(lane *l, const tile *t)
 {
     l->values = !l->s->h->gradient_only;
+    for_ones(l, t, take_out);
     if (t->stash)
         stash_logits(l, t, STASH_MOST, STASH_SPAN);
     if (l->values || l->sum)
@@ -107,6 +107,8 @@ static void gradient(lane *l, const tile *t, const shard_loss_rows *rows)
     l->scales = true;
     if (t->stash)
         take_logits(l, t);
+    else
+        for_ones(l, t, take_out);
     differentiate(l, t);
 }
 

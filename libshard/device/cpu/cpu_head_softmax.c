@@ -102,7 +102,7 @@ static bool forward(lane *l, const tile *t)
     if (s->h->loss.smoothing != 0)
         s->kernels->add_logits(t->count, s->pitch, l->z, head_class_weights(s->h, t), l->logits);
     if (t->stash) /* a capped logit of -infinity would have no derivative */
-        stash_logits(l, t, FLT_MAX, capped ? INFINITY : STASH_SPAN);
+        stash_logits(l, t, capped ? (float)map->soft_cap : FLT_MAX, capped ? INFINITY : STASH_SPAN);
     return capped ? s->kernels->capped_exponentials(t->count, s->pitch, l->z, &l->columns, map)
                   : s->kernels->exponentials(t->count, s->pitch, l->z, &l->columns);
 }

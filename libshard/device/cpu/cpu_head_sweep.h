@@ -61,8 +61,19 @@ static inline size_t place_bytes(const sweep *s)
 static inline shard_cpu_head_codes codes_at(const sweep *s, void *place)
 {
     uint16_t *code = place;
-    float *lowest = (float *)(code + s->tile * s->pitch);
-    return (shard_cpu_head_codes){code, lowest, lowest + s->pitch};
+    float *highest = (float *)(code + s->tile * s->pitch);
+    return (shard_cpu_head_codes){code, highest, highest + s->pitch};
+}
+
+/* The derivatives of the ones of a binary loss [pairs] follow the places: their logits may be above all others. */
+static inline size_t stashed_ones_bytes(const shard_head *h)
+{
+    return h->binary ? (size_t)h->pairs * sizeof(float) : 0;
+}
+
+static inline float *stashed_ones(const sweep *s)
+{
+    return (float *)((char *)s->h->stash + (size_t)s->stashed * place_bytes(s));
 }
 
 /* Keeps the tile's logits z. */

@@ -238,9 +238,9 @@ static void capped_gradients(int64_t count, int64_t pitch, float *z, const float
     }
 }
 
-enum { STEPS = 65533, NAN_CODE = 65535 };
+enum { STEPS = 65533, HIGHEST_CODE = 65534, NAN_CODE = 65535 };
 
-static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const float *z, uint16_t *code, float *lowest,
+static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const float *z, uint16_t *code, float *highest,
                            float *step, float most, float span)
 {
     float high[COLUMNS], low[COLUMNS], rate[COLUMNS];
@@ -258,9 +258,9 @@ static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const 
         }
     for (int64_t j = 0; j < columns; j++) {
         bool counts = low[j] <= high[j]; /* else all are -infinity or NaN */
-        float bottom = counts ? high[j] - span : 0;
-        lowest[j] = low[j] = counts && low[j] > bottom ? low[j] : bottom;
-        bool differs = counts && high[j] - low[j] > 0x1p-100F; /* the rate is finite */
+        highest[j] = high[j] = counts ? high[j] : 0;
+        low[j] = counts && low[j] > high[j] - span ? low[j] : high[j] - span;
+        bool differs = high[j] - low[j] > 0x1p-100F; /* the rate is finite */
         step[j] = differs ? (high[j] - low[j]) / STEPS : 0;
         rate[j] = differs ? STEPS / (high[j] - low[j]) : 0;
     }
@@ -269,32 +269,32 @@ static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const 
         for (int64_t j = 0; j < columns; j++) {
             float x = z[i * pitch + j];
             x = x > most ? most : x;
-            float steps = (x - low[j]) * rate[j] + 1.5F;
-            steps = steps > STEPS + 1 ? STEPS + 1 : steps;
-            steps = x >= low[j] ? steps : 0;
-            steps = x != x ? NAN_CODE : steps;
-            code[i * pitch + j] = (uint16_t)(int32_t)steps;
+            float steps = (high[j] - x) * rate[j] + 0.5F;
+            steps = steps < STEPS ? steps : STEPS; /* and of NaN */
+            int32_t of = HIGHEST_CODE - (int32_t)steps;
+            of = x >= low[j] ? of : 0;
+            code[i * pitch + j] = (uint16_t)(x != x ? NAN_CODE : of);
         }
 }
 
 static void encode(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_codes *c, float most, float span)
 {
     for (int64_t j = 0; j < pitch; j += COLUMNS)
-        encode_columns(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->code + j, c->lowest + j, c->step + j, most, span);
+        encode_columns(count, pitch, shard_min(COLUMNS, pitch - j), z + j, c->code + j, c->highest + j, c->step + j, most, span);
 }
 
 static void decode(int64_t count, int64_t pitch, const shard_cpu_head_codes *c, float *z)
 {
-    const float *lowest = c->lowest, *step = c->step;
+    const float *highest = c->highest, *step = c->step;
     for (int64_t i = 0; i < count; i++) {
         const uint16_t *code = c->code + i * pitch;
         float *row = z + i * pitch;
 #pragma omp simd
         for (int64_t j = 0; j < pitch; j++) {
-            int32_t steps = code[j];
-            float x = lowest[j] + (float)(steps - 1) * step[j];
-            x = steps == 0 ? -INFINITY : x;
-            row[j] = steps == NAN_CODE ? NAN : x;
+            int32_t of = code[j];
+            float x = highest[j] - (float)(HIGHEST_CODE - of) * step[j];
+            x = of == 0 ? -INFINITY : x;
+            row[j] = of == NAN_CODE ? NAN : x;
         }
     }
 }
