@@ -416,7 +416,7 @@ END_TEST
 /* After a failure of one rank alone, at any allocation, the groups of the mesh can be used again. */
 static void collect_on_mesh(shard_group *world, void *context)
 {
-    (void)context;
+    int root = *(const int *)context;
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     shard_module *layer = shard_nn_parallel_linear(4, 6, SHARD_SPLIT_COLUMN, shard_mesh_model_group(mesh));
     shard_optimizer *adam = shard_zero_optimizer(shard_adam(layer, .lr = 0.1), .stage = 1);
@@ -427,7 +427,7 @@ static void collect_on_mesh(shard_group *world, void *context)
     unsigned char reached = 1, all[4];
     for (int64_t number = 1; reached; number++) {
         allocations_fail_at(shard_group_rank(world) == 0 ? number : 0);
-        shard_tensors *list = shard_collect_state_dict(state, -1);
+        shard_tensors *list = shard_collect_state_dict(state, root);
         reached = shard_group_rank(world) == 0 && allocations_failed();
         allocations_fail_at(0);
         ck_assert_msg((shard_last_status() == SHARD_OK) == (list != NULL), "%s", shard_last_error());
@@ -447,7 +447,8 @@ static void collect_on_mesh(shard_group *world, void *context)
 
 START_TEST(test_mesh)
 {
-    run_job(4, collect_on_mesh, NULL);
+    int root = (int[]){-1, 0, 3}[_i];
+    run_job(4, collect_on_mesh, &root);
 }
 END_TEST
 
@@ -766,7 +767,7 @@ int main(void)
     tcase = test_case(suite, "operands");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_preparing, 0, RANKS * PREPARING);
-    tcase_add_test(tcase, test_mesh);
+    tcase_add_loop_test(tcase, test_mesh, 0, 3);
     tcase = test_case(suite, "joining");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_joining, 0, (every() ? 10 : 2) * 2 * RANKS);

@@ -221,6 +221,48 @@ START_TEST(test_memory)
 }
 END_TEST
 
+/* Next to a soft cap of 32, the largest one with a stash: within 2^-11 of the number, and 2^-15 of the largest. */
+START_TEST(test_cap)
+{
+    enum { CLASSES = 4 * TILE };
+    shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    const shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    const int64_t label = 1;
+    float numbers[CLASSES];
+    if (on_other_device())
+        return;
+    for (int c = 0; c < CLASSES; c++)
+        numbers[c] = 250 * sinf((float)c);
+    softmax.soft_cap = 32;
+    shard_head_tile = TILE;
+    SHARD_SCOPE
+    check_range("capped", 0x1p-15, shard_from_host(numbers, SHARD_SHAPE(CLASSES, 1), .requires_grad = true), NULL,
+                shard_ones(SHARD_SHAPE(1, 1)), shard_from_host(&label, SHARD_SHAPE(1), .dtype = SHARD_INT64), &softmax, &binary);
+    shard_head_tile = 0;
+}
+END_TEST
+
+/* A stash that only a later update reads, of features without a gradient and a loss that is not computed. */
+START_TEST(test_gradient_only)
+{
+    enum { CLASSES = 4 * TILE };
+    const shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    const int64_t pair[] = {0, 0, 5, 20};
+    float numbers[CLASSES];
+    if (on_other_device())
+        return;
+    for (int c = 0; c < CLASSES; c++)
+        numbers[c] = 3 * sinf((float)c);
+    binary.gradient_only = true;
+    shard_head_tile = TILE;
+    SHARD_SCOPE
+    check_range("gradient only", 0x1p-60, shard_from_host(numbers, SHARD_SHAPE(CLASSES, 1), .requires_grad = true), NULL,
+                shard_ones(SHARD_SHAPE(1, 1)), shard_from_host(pair, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64), &softmax, &binary);
+    shard_head_tile = 0;
+}
+END_TEST
+
 /* Logits of a large soft cap have no stash on a CPU: their steps would be coarse. */
 START_TEST(test_large_cap)
 {
@@ -346,6 +388,8 @@ int main(void)
     tcase_add_loop_test(tcase, test_same_results, 0, 3);
     tcase_add_test(tcase, test_range);
     tcase_add_test(tcase, test_learned_one);
+    tcase_add_test(tcase, test_cap);
+    tcase_add_test(tcase, test_gradient_only);
     tcase_add_test(tcase, test_large_cap);
     tcase_add_loop_test(tcase, test_memory, 0, HEAD_FORMS);
     tcase_add_test(tcase, test_peak_of_classifier);

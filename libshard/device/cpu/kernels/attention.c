@@ -361,7 +361,7 @@ enum {
     UNIT = 64,       /* alignment */
     SMALL = 1 << 18, /* products, which one thread computes */
 };
-#define LAG 8 /* exp(8) times any number of keys and values is far from float's end */
+#define LAG 8 /* sums are up to exp(8) times the number of keys and the largest value */
 
 typedef struct job {
     const shard_attention_shape *s;
