@@ -309,17 +309,14 @@ shard_status shard_source_gather(shard_gradient_source *source, shard_group *gro
 {
     int ranks = shard_group_size(group);
     shard_source_facts mine = {0}, *all = shard_calloc((size_t)ranks, sizeof *all);
-    *gathered = false;
-    if (!all)
-        return shard_group_fail(group);
     if (source && !is_clipped(source) && shard_last_status() == SHARD_OK && source->type->check(source) == SHARD_OK)
         source->type->describe(source, &mine);
     shard_status status = shard_group_exchange(group, &mine, sizeof mine, all);
     size_t sum = (size_t)mine.gathered_bytes;
     bool identical = status == SHARD_OK;
-    for (int rank = 0; rank < ranks; rank++) {
+    for (int rank = 0; rank < ranks && identical; rank++) {
         sum += (size_t)all[rank].bytes;
-        identical = identical && all[rank].hash != 0 && all[rank].hash == mine.hash;
+        identical = all[rank].hash != 0 && all[rank].hash == mine.hash;
     }
     *gathered = identical && (mine.sampled || sum <= bytes);
     if (*gathered)

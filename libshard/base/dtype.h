@@ -4,7 +4,13 @@
 
 #include <shard/base.h>
 
+#include <stdbool.h>
 #include <string.h>
+
+static inline bool shard_dtype_is_half(shard_dtype dtype)
+{
+    return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
+}
 
 static inline uint32_t shard_float_bits(float value)
 {

@@ -37,14 +37,19 @@ static inline uint64_t shard_hash_text(uint64_t hash, const char *text)
     return shard_hash_bytes(hash, text, (int64_t)strlen(text));
 }
 
+/* The finalizer of SplitMix64: near numbers become numbers that are far from each other. */
+SHARD_KERNEL uint64_t shard_hash_mix(uint64_t z)
+{
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
 /* The hash of one element of an array, by splitmix64. The sum of these is a hash of the array and does not depend on
  * the order of the additions. */
 SHARD_KERNEL uint64_t shard_hash_element(int64_t i, int64_t value)
 {
-    uint64_t z = (uint64_t)value ^ ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
+    return shard_hash_mix((uint64_t)value ^ ((uint64_t)i + 1) * 0x9e3779b97f4a7c15u);
 }
 
 #endif

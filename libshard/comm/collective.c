@@ -261,9 +261,7 @@ shard_status shard_group_all_gather_equal(shard_group *group, shard_device *devi
 {
     int size = shard_group_size(group);
     int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
-    if (!counts)
-        return shard_group_fail(group);
-    for (int rank = 0; rank < size; rank++)
+    for (int rank = 0; rank < size && counts; rank++)
         counts[rank] = count;
     shard_status status = shard_group_all_gather(group, device, mine, all, counts, dtype);
     free(counts);

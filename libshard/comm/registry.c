@@ -109,7 +109,5 @@ shard_status shard_device_transport_split(shard_group *parent, shard_group *grou
     shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
     if (status == SHARD_OK && group)
         log_members(group, "");
-    else if (group && group->device_transport)
-        group->device_transport->close(group);
     return status;
 }

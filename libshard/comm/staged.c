@@ -90,6 +90,7 @@ static shard_status post_piece(shard_group *group, const stage *s, shard_collect
 {
     shard_request *request = NULL;
     s->device->ops->copy_out(s->device, s->memory, s->memory, 0); /* waits for the queue, not for copy_in_async */
+    piece->device = NULL;
     piece->prepared = NULL;
     shard_prepare(group->transport, group, piece);
     shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
@@ -109,7 +110,6 @@ static shard_status move_whole(shard_group *group, const stage *s, const shard_c
     int64_t element = (int64_t)shard_dtype_size(call->dtype), most = STAGE_BYTES / element;
     bool broadcasts = call->kind == SHARD_COLLECTIVE_BROADCAST, sends = !broadcasts || group->rank == call->root;
     shard_collective piece = *call;
-    piece.device = NULL;
     piece.send = piece.receive = s->memory;
     for (int64_t at = 0; at < call->count; at += most) {
         char *where = (char *)call->receive + at * element;
@@ -126,7 +126,6 @@ static shard_status gather(shard_group *group, const stage *s, const shard_colle
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype);
     shard_collective piece = *call;
-    piece.device = NULL;
     piece.counts = s->counts;
     piece.receive = s->memory;
     for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
@@ -148,7 +147,6 @@ static shard_status reduce_scatter(shard_group *group, const stage *s, const sha
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype);
     shard_collective piece = *call;
-    piece.device = NULL;
     piece.counts = s->counts;
     piece.send = s->memory;
     for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {

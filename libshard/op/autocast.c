@@ -1,6 +1,7 @@
 /* The autocast mode, and its casts. */
 #include "op/autocast.h"
 
+#include "base/dtype.h"
 #include "device/graph.h"
 #include "op/op.h"
 
@@ -101,11 +102,6 @@ static bool is_on(void)
     return autocast.dtype != SHARD_FLOAT32;
 }
 
-static bool is_narrow(shard_dtype dtype)
-{
-    return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
-}
-
 /* ---- products ---- */
 
 static shard_tensor *cast_values(shard_tensor *x, shard_dtype dtype)
@@ -170,7 +166,7 @@ void shard_autocast_product(int count, shard_tensor **input, shard_tensor **oper
 {
     for (int i = 0; i < count; i++) {
         shard_tensor *x = input[i];
-        if (x && is_on() && is_narrow(x->dtype))
+        if (x && is_on() && shard_dtype_is_half(x->dtype))
             input[i] = x = x->dtype == autocast.dtype ? x : shard_cast(x, autocast.dtype);
         operand[i] = x;
         if (x && is_on() && x->dtype == SHARD_FLOAT32)
@@ -193,7 +189,7 @@ shard_tensor *shard_saved_operand(shard_node *node, int slot, shard_dtype dtype)
 
 shard_tensor *shard_autocast_wide(shard_tensor *x)
 {
-    return x && is_on() && is_narrow(x->dtype) ? shard_cast(x, SHARD_FLOAT32) : x;
+    return x && is_on() && shard_dtype_is_half(x->dtype) ? shard_cast(x, SHARD_FLOAT32) : x;
 }
 
 static shard_dtype wider(shard_dtype a, shard_dtype b)

@@ -91,6 +91,7 @@ static shard_status check_range(const shard_slot *slot, average *a)
 static shard_status make_averages(shard_ema *ema)
 {
     shard_optimizer *optimizer = ema->optimizer;
+    SHARD_TRY(shard_optimizer_follow(optimizer));
     SHARD_TRY(shard_grow(&ema->averages, &ema->capacity, optimizer->count, sizeof *ema->averages));
     shard_run *runs = optimizer->runs;
     while (ema->count < optimizer->count)
@@ -195,7 +196,7 @@ static shard_status blend_all(shard_ema *ema, bool update, double decay)
 static shard_status update(shard_ema *ema)
 {
     SHARD_TRY(refuse_swapped(ema, "shard_ema_update"));
-    SHARD_TRY(shard_optimizer_follow(ema->optimizer));
+    SHARD_TRY(shard_optimizer_follow(ema->optimizer)); /* before a capture counts the update */
     int64_t *updates = shard_tensor_memory_to_write(ema->updates);
     if (!updates)
         return shard_last_status();
@@ -250,13 +251,6 @@ static shard_status exchange(shard_tensor *a, shard_tensor *b)
     return status;
 }
 
-/* Averages without an update start with the current values. */
-static shard_status begin_all(shard_ema *ema)
-{
-    SHARD_TRY(shard_optimizer_follow(ema->optimizer));
-    return blend_all(ema, false, 0.0);
-}
-
 /* The first `count` ones; how many of them it has been. */
 static int64_t exchange_first(shard_ema *ema, int64_t count)
 {
@@ -278,7 +272,7 @@ shard_status shard_ema_swap(shard_ema *ema)
     if (updates)
         shard_require_identical("averages of %" PRId64 " updates", *updates);
     int64_t done = 0;
-    if (shard_last_status() == SHARD_OK && begin_all(ema) == SHARD_OK)
+    if (shard_last_status() == SHARD_OK && blend_all(ema, false, 0.0) == SHARD_OK)
         done = exchange_first(ema, ema->optimizer->count);
     shard_status status = shard_agree(shard_world());
     if (status != SHARD_OK) {
@@ -297,7 +291,7 @@ shard_tensors *shard_ema_state_dict(shard_ema *ema)
     SHARD_FUNCTION("shard_ema_state_dict");
     shard_status status = refuse_swapped(ema, "shard_ema_state_dict");
     if (status == SHARD_OK)
-        status = begin_all(ema);
+        status = blend_all(ema, false, 0.0);
     shard_tensors *list = status == SHARD_OK ? shard_tensors_create() : NULL;
     if (!list)
         return NULL;

@@ -6,7 +6,7 @@
 #include <math.h>
 
 typedef struct lars_settings {
-    shard_sgd_arguments sgd;
+    shard_sgd_arguments sgd; /* first, for shard_sgd_step */
     double trust_coefficient, eps;
 } lars_settings;
 
@@ -19,13 +19,6 @@ static shard_trust_options trust(const shard_optimizer *optimizer, const shard_u
                                  .grad_scale = update->grad_scale};
 }
 
-static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                         shard_update_types types)
-{
-    const lars_settings *settings = optimizer->settings;
-    return device->ops->sgd(device, count, updates, &settings->sgd, types);
-}
-
 static char *describe(const void *settings)
 {
     const lars_settings *s = settings;
@@ -34,7 +27,7 @@ static char *describe(const void *settings)
 }
 
 static const shard_optimizer_ops lars = {
-    .name = "shard_lars", .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .trust = trust};
+    .name = "shard_lars", .state_name = {"momentum_buffer"}, .describe = describe, .step = shard_sgd_step, .trust = trust};
 
 static shard_status check(const shard_lars_options *s)
 {

@@ -9,14 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool has(const shard_optimizer *optimizer, const shard_tensor *parameter)
-{
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (optimizer->slots[i].parameter == parameter)
-            return true;
-    return false;
-}
-
 /* Makes room for so many slots, and for a step of them. */
 static shard_status make_room(shard_optimizer *optimizer, int64_t count)
 {
@@ -37,7 +29,7 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
     SHARD_TRY(make_room(optimizer, count));
     for (int64_t i = first; i < count; i++) {
         shard_tensor *parameter = shard_tensors_at(optimizer->parameters, i);
-        if (has(optimizer, parameter))
+        if (shard_tensors_index(optimizer->parameters, parameter) < i)
             continue;
         if (parameter->history)
             return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation: only a leaf gets a gradient",
@@ -128,25 +120,22 @@ static shard_status check_group(const shard_optimizer *optimizer, const shard_te
                            "shard_optimizer_add_param_group: decay_1d is %d: it is 0, 1 or -1 (the optimizer's)",
                            options->decay_1d);
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++)
-        if (has(optimizer, shard_tensors_at(parameters, i)))
+        if (shard_tensors_index(optimizer->parameters, shard_tensors_at(parameters, i)) >= 0)
             return shard_error(SHARD_ERROR_ARGUMENT,
                                "shard_optimizer_add_param_group: \"%s\" is in another group of the optimizer already",
                                shard_tensors_name(parameters, i));
     return check_names(optimizer, parameters, options->prefix);
 }
 
-static void drop_slot(shard_slot *slot)
-{
-    shard_tensor_unref(slot->step);
-    shard_local_range_release(&slot->range);
-    shard_engine_unref(slot->engine);
-}
-
 /* Removes the groups, slots and parameters after the first `groups`, `slots` and `parameters`. */
 static void remove_behind(shard_optimizer *optimizer, int64_t groups, int64_t slots, int64_t parameters)
 {
-    while (optimizer->count > slots)
-        drop_slot(&optimizer->slots[--optimizer->count]);
+    while (optimizer->count > slots) {
+        shard_slot *slot = &optimizer->slots[--optimizer->count];
+        shard_tensor_unref(slot->step);
+        shard_local_range_release(&slot->range);
+        shard_engine_unref(slot->engine);
+    }
     optimizer->group_count = groups;
     shard_tensors_truncate(optimizer->parameters, parameters);
 }

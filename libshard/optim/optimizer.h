@@ -133,6 +133,9 @@ bool shard_valid_settings(int count, const double *settings);
 shard_optimizer *shard_optimizer_make(const shard_optimizer_ops *ops, int states, const shard_tensors *parameters,
                                       shard_optimizer_defaults defaults, const void *settings, size_t settings_size);
 
+/* SGD's step, of an optimizer whose settings begin with shard_sgd_arguments. */
+shard_optimizer_step shard_sgd_step;
+
 /* ARGUMENT in the name of the public function if Adam's settings are out of range. */
 shard_status shard_check_adam(const char *function, double lr, double beta1, double beta2, double eps, double weight_decay);
 

@@ -1,15 +1,10 @@
 /* The types of a step's arrays, and how 16-bit ones are rounded. */
 #include "optim/optimizer.h"
 
+#include "base/dtype.h"
 #include "base/hash.h"
 
 #include <inttypes.h>
-#include <string.h>
-
-static bool is_half(shard_dtype dtype)
-{
-    return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
-}
 
 shard_status shard_check_precision(const char *function, const shard_optimizer_defaults *defaults)
 {
@@ -45,7 +40,7 @@ shard_update_types shard_optimizer_types(const shard_optimizer *optimizer, shard
 
 int shard_slot_states(const shard_optimizer *optimizer, const shard_slot *slot)
 {
-    bool compensates = optimizer->defaults.rounding == SHARD_ROUNDING_KAHAN && is_half(slot->parameter->dtype);
+    bool compensates = optimizer->defaults.rounding == SHARD_ROUNDING_KAHAN && shard_dtype_is_half(slot->parameter->dtype);
     return optimizer->states + compensates;
 }
 
@@ -86,14 +81,6 @@ shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot
 
 /* ---- an update ---- */
 
-/* As the finalizer of SplitMix64: near seeds give keys that are far from each other. */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static shard_update_place place_of(const shard_slot *slot)
 {
     const shard_tensor *parameter = slot->parameter;
@@ -114,14 +101,14 @@ static shard_update_place place_of(const shard_slot *slot)
 void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
 {
     shard_update_types types = shard_optimizer_types(optimizer, slot->parameter->dtype);
-    bool rounds = is_half(types.value);
+    bool rounds = shard_dtype_is_half(types.value);
     update->columns = optimizer->ops->row_states ? shard_columns_of(slot->parameter) : 1;
     for (int s = 0; s < optimizer->states; s++)
-        rounds = rounds || is_half(types.state[s]);
+        rounds = rounds || shard_dtype_is_half(types.state[s]);
     if (!types.stochastic || !rounds)
         return;
-    uint64_t name = shard_hash_bytes(SHARD_HASH_START, slot->name, (int64_t)strlen(slot->name));
-    update->key = mix(optimizer->defaults.seed + 0x9e3779b97f4a7c15u) ^ mix(name);
+    uint64_t name = shard_hash_text(SHARD_HASH_START, slot->name);
+    update->key = shard_hash_mix(optimizer->defaults.seed + 0x9e3779b97f4a7c15u) ^ shard_hash_mix(name);
     update->place = place_of(slot);
 }
 

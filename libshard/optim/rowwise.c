@@ -6,8 +6,7 @@
 static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
                          shard_update_types types)
 {
-    const shard_rowwise_arguments *arguments = optimizer->settings;
-    return device->ops->rowwise(device, count, updates, arguments, types);
+    return device->ops->rowwise(device, count, updates, optimizer->settings, types);
 }
 
 static void factors_of(const shard_optimizer *optimizer, const shard_update *update, shard_step_factors *factors)
@@ -22,18 +21,12 @@ static char *describe(const void *settings)
                    : shard_format("eps %.15g", s->eps);
 }
 
-static const shard_optimizer_ops adagrad = {.name = "shard_rowwise_adagrad",
-                                            .row_states = 1,
-                                            .state_name = {"sum"},
-                                            .describe = describe,
-                                            .step = step,
-                                            .factors = factors_of};
-static const shard_optimizer_ops adam = {.name = "shard_rowwise_adam",
-                                         .row_states = 1,
-                                         .state_name = {"exp_avg_sq", "exp_avg"},
-                                         .describe = describe,
-                                         .step = step,
-                                         .factors = factors_of};
+#define ROWWISE(title, ...)                                                                                                      \
+    {                                                                                                                            \
+        .name = title, .row_states = 1, .state_name = {__VA_ARGS__}, .describe = describe, .step = step, .factors = factors_of   \
+    }
+static const shard_optimizer_ops adagrad = ROWWISE("shard_rowwise_adagrad", "sum");
+static const shard_optimizer_ops adam = ROWWISE("shard_rowwise_adam", "exp_avg_sq", "exp_avg");
 
 shard_optimizer *shard_rowwise_adagrad_with(const shard_tensors *parameters, const shard_rowwise_adagrad_options *given)
 {

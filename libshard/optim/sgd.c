@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-static shard_status step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
-                         shard_update_types types)
+shard_status shard_sgd_step(const shard_optimizer *optimizer, shard_device *device, int64_t count, const shard_update *updates,
+                            shard_update_types types)
 {
     return device->ops->sgd(device, count, updates, optimizer->settings, types);
 }
@@ -18,7 +18,7 @@ static char *describe(const void *settings)
 }
 
 static const shard_optimizer_ops sgd = {
-    .name = "shard_sgd", .state_name = {"momentum_buffer"}, .describe = describe, .step = step, .steps_product = true};
+    .name = "shard_sgd", .state_name = {"momentum_buffer"}, .describe = describe, .step = shard_sgd_step, .steps_product = true};
 
 shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd_options *given)
 {

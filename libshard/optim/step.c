@@ -110,15 +110,14 @@ static bool adapts(const shard_optimizer *optimizer, const shard_slot *slot)
 }
 
 /* squares[layer][2]: this rank's summands for values and gradients, in calls by dtype. */
-static shard_status measure(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count,
-                            double *squares)
+static shard_status measure(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count)
 {
     shard_square_sum *arrays = optimizer->square_sums;
     shard_status status = SHARD_OK;
     for (int64_t i = 0, listed, first; i < count && status == SHARD_OK;) {
         for (first = i, listed = 0; i < count && shard_runs_same_list(&all[first], &all[i]); i++) {
             const shard_update *update = &all[i].update;
-            double *sum = squares + 2 * (all[i].slot - optimizer->slots);
+            double *sum = optimizer->squares + 2 * (all[i].slot - optimizer->slots);
             if (!adapts(optimizer, all[i].slot) || !shard_slot_counts(all[i].slot))
                 continue;
             arrays[listed++] = (shard_square_sum){update->size, update->value, sum};
@@ -137,9 +136,10 @@ static bool same_trust(shard_trust_options a, shard_trust_options b)
 
 /* Finds the ratios of layers with a trust ratio and sets them in their updates. Neighbours with the same rule, and the
  * memory between them, take one call. */
-static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, const double *squares, double *ratio)
+static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device)
 {
     const shard_slot *slots = optimizer->slots;
+    double *squares = optimizer->squares, *ratio = squares + 2 * optimizer->count;
     for (int64_t i = 0, end; i < optimizer->count; i = end) {
         end = i + 1;
         if (!adapts(optimizer, &slots[i]))
@@ -198,20 +198,17 @@ static void release_squares(shard_optimizer *optimizer)
 static shard_status step_layers(shard_optimizer *optimizer, shard_run *all, int64_t count)
 {
     shard_device *device = one_device(optimizer);
-    int64_t layers = optimizer->count;
-    size_t bytes = bytes_of_squares(optimizer);
     double *squares = optimizer->squares;
-    double *ratio = squares ? squares + 2 * layers : NULL;
     shard_status status = shard_last_status();
     if (squares && status == SHARD_OK)
-        status = device->ops->zero(device, squares, bytes);
+        status = device->ops->zero(device, squares, bytes_of_squares(optimizer));
     if (squares && status == SHARD_OK)
         status = prepare(optimizer, all, count);
     if (squares && status == SHARD_OK)
-        measure(optimizer, device, all, count, squares);
-    status = shard_group_all_reduce(shard_world(), device, squares, 2 * layers, SHARD_FLOAT64, SHARD_SUM);
+        measure(optimizer, device, all, count);
+    status = shard_group_all_reduce(shard_world(), device, squares, 2 * optimizer->count, SHARD_FLOAT64, SHARD_SUM);
     if (squares && status == SHARD_OK)
-        status = find_ratios(optimizer, device, squares, ratio);
+        status = find_ratios(optimizer, device);
     if (squares && status == SHARD_OK)
         status = step_runs(optimizer, all, count);
     release_squares(optimizer);

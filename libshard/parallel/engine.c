@@ -92,7 +92,40 @@ static char *make_summands(const shard_bucket *bucket)
     return all;
 }
 
-static void end(shard_bucket *bucket);
+/* Starts to gather the values that the ranks have updated. Partitioned values are not gathered here, but at their next
+ * use. */
+static void publish(shard_bucket *bucket)
+{
+    shard_unit *unit = bucket->unit;
+    bucket->updated = false;
+    unit->values->version++;
+    if (unit->local_values)
+        shard_storage_release(unit->values);
+    else if (unit->counts)
+        bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
+}
+
+/* Waits for the collectives that were started. */
+static void end(shard_bucket *bucket)
+{
+    shard_engine *engine = bucket->engine;
+    shard_unit *unit = bucket->unit;
+    shard_status status = shard_unit_end_reduce(unit, &bucket->sum);
+    for (int64_t i = 0; i < bucket->count && unit->counts; i++) {
+        shard_bucket_entry *entry = &bucket->entries[i];
+        if (unit->local_gradients)
+            shard_zero_grad(entry->parameter);
+        entry->local->leaf->has_grad = status == SHARD_OK;
+    }
+    if (unit->local_gradients)
+        shard_storage_release(unit->gradients);
+    bool stays = bucket->defers && source_of(&bucket->entries[0]); /* until the optimizer's step */
+    if (status != SHARD_OK || !engine->reduced || engine->local || stays)
+        return;
+    engine->reduced(bucket, engine->reduced_context); /* while backward computes the gradients of the buckets before this one */
+    if (bucket->updated)
+        publish(bucket);
+}
 
 /* Whether the gradient stays deferred: the replicas have gathered what it is computed from, each rank's times its factor. A
  * bias, whose source is that of the matrix in the bucket before, follows this; it is not compared. True after an error, which
@@ -156,41 +189,6 @@ static void start(shard_bucket *bucket)
     shard_unit_reduce(unit, &bucket->sum);
 }
 
-/* Starts to gather the values that the ranks have updated. Partitioned values are not gathered here, but at their next
- * use. */
-static void publish(shard_bucket *bucket)
-{
-    shard_unit *unit = bucket->unit;
-    bucket->updated = false;
-    unit->values->version++;
-    if (unit->local_values)
-        shard_storage_release(unit->values);
-    else if (unit->counts)
-        bucket->publishing = shard_unit_gather(unit, shard_unit_whole(unit), shard_storage_memory(unit->values));
-}
-
-/* Waits for the collectives that were started. */
-static void end(shard_bucket *bucket)
-{
-    shard_engine *engine = bucket->engine;
-    shard_unit *unit = bucket->unit;
-    shard_status status = shard_unit_end_reduce(unit, &bucket->sum);
-    for (int64_t i = 0; i < bucket->count && unit->counts; i++) {
-        shard_bucket_entry *entry = &bucket->entries[i];
-        if (unit->local_gradients)
-            shard_zero_grad(entry->parameter);
-        entry->local->leaf->has_grad = status == SHARD_OK;
-    }
-    if (unit->local_gradients)
-        shard_storage_release(unit->gradients);
-    bool stays = bucket->defers && source_of(&bucket->entries[0]); /* until the optimizer's step */
-    if (status != SHARD_OK || !engine->reduced || engine->local || stays)
-        return;
-    engine->reduced(bucket, engine->reduced_context); /* while backward computes the gradients of the buckets before this one */
-    if (bucket->updated)
-        publish(bucket);
-}
-
 /* If something follows each reduction, at most one is under way when the next one is started; else all may be. */
 static void start_full_buckets(shard_engine *engine)
 {
@@ -242,8 +240,7 @@ static shard_status finish(void *context)
     shard_engine *engine = context;
     const shard_buckets *buckets = &engine->buckets;
     for (int64_t i = 0; i < buckets->count; i++)
-        for (int64_t j = 0; j < buckets->all[i]->count; j++)
-            make_ready(&buckets->all[i]->entries[j]);
+        buckets->all[i]->waiting = 0;
     start_full_buckets(engine);
     while (engine->ended < buckets->count)
         end(buckets->all[engine->ended++]);
@@ -362,23 +359,19 @@ bool shard_engine_has_gradient(const shard_engine *engine)
     return false;
 }
 
-/* Its parameters belong to no engine from now on. */
-static void give_up(shard_bucket *bucket)
-{
-    for (int64_t i = 0; i < bucket->count; i++) {
-        shard_tensor *parameter = bucket->entries[i].parameter;
-        parameter->leaf->grad_ready = NULL;
-        parameter->leaf->grad_ready_context = NULL;
-        parameter->leaf->gathers_grad = NULL;
-        parameter->leaf->grad_range = NULL;
-    }
-    shard_bucket_destroy(bucket);
-}
-
 void shard_engine_drop(shard_engine *engine, int64_t count)
 {
-    while (engine->buckets.count > count)
-        give_up(engine->buckets.all[--engine->buckets.count]);
+    while (engine->buckets.count > count) {
+        shard_bucket *bucket = engine->buckets.all[--engine->buckets.count];
+        for (int64_t i = 0; i < bucket->count; i++) {
+            shard_leaf *leaf = bucket->entries[i].parameter->leaf;
+            leaf->grad_ready = NULL;
+            leaf->grad_ready_context = NULL;
+            leaf->gathers_grad = NULL;
+            leaf->grad_range = NULL;
+        }
+        shard_bucket_destroy(bucket);
+    }
 }
 
 /* Makes buckets of the candidates, which then belong to this engine. */
@@ -402,14 +395,6 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
     return status;
 }
 
-static bool listed(const shard_bucket_entry *candidates, int64_t count, const shard_tensor *parameter)
-{
-    for (int64_t i = 0; i < count; i++)
-        if (candidates[i].parameter == parameter)
-            return true;
-    return false;
-}
-
 bool shard_engine_takes(const shard_tensor *parameter)
 {
     return parameter->leaf && parameter->requires_grad && shard_parameter_group(parameter);
@@ -423,7 +408,7 @@ shard_status shard_engine_add(shard_engine *engine, const shard_tensors *paramet
         return shard_last_status();
     for (int64_t i = 0; i < shard_tensors_count(parameters); i++) {
         shard_tensor *parameter = shard_tensors_at(parameters, i);
-        if (shard_engine_takes(parameter) && !shard_engine_of(parameter) && !listed(candidates, count, parameter))
+        if (shard_engine_takes(parameter) && !shard_engine_of(parameter) && shard_tensors_index(parameters, parameter) == i)
             candidates[count++] = shard_bucket_candidate(parameter, shard_tensors_name(parameters, i), engine->next_index++);
     }
     shard_status status = take(engine, candidates, count);
@@ -434,24 +419,20 @@ shard_status shard_engine_add(shard_engine *engine, const shard_tensors *paramet
 /* Removes the parameters from all buckets, and returns *count of them. NULL with the error set. */
 static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
 {
-    int64_t most = 0;
     *count = 0;
-    for (int64_t i = 0; i < engine->buckets.count; i++)
-        most += engine->buckets.all[i]->count;
-    shard_bucket_entry *entries = shard_calloc((size_t)most, sizeof *entries);
+    shard_bucket_entry *entries = shard_calloc((size_t)engine->next_index, sizeof *entries);
     if (!entries)
         return NULL;
     for (int64_t i = 0; i < engine->buckets.count; i++) {
-        shard_bucket *bucket = engine->buckets.all[i];
+        const shard_bucket *bucket = engine->buckets.all[i];
         for (int64_t j = 0; j < bucket->count; j++) {
             const shard_bucket_entry *entry = &bucket->entries[j];
             shard_tensor_ref(entry->parameter);
             entries[*count] = shard_bucket_candidate(entry->parameter, entry->name, entry->index);
             entries[(*count)++].prefix = entry->prefix; /* of the whole name */
         }
-        give_up(bucket);
     }
-    engine->buckets.count = 0;
+    shard_engine_drop(engine, 0);
     return entries;
 }
 
@@ -506,8 +487,7 @@ void shard_engine_unref(shard_engine *engine)
 {
     if (!engine || --engine->refs)
         return;
-    for (int64_t i = 0; i < engine->buckets.count; i++)
-        give_up(engine->buckets.all[i]);
+    shard_engine_drop(engine, 0);
     shard_unshard_order_unref(engine->options.order);
     free(engine->buckets.all);
     free(engine);

@@ -14,7 +14,7 @@ struct shard_replicas {
     shard_tensors *parameters; /* the parameters that have replicas, frozen ones included */
     shard_watch *watches;      /* [parameters] */
     int64_t compared;          /* the values over the groups of so many parameters, the first ones, need no comparison any more */
-    shard_buffer_mode mode;
+    shard_buffer_mode mode;    /* BROADCAST until the object is made */
     shard_unit **units; /* the buffers of one dtype, device and group each */
     int64_t unit_count;
     bool local; /* sync is off */
@@ -99,11 +99,9 @@ static shard_unit *find_or_add(shard_replicas *replicas, const shard_tensor *ten
 
 static bool is_buffer(const shard_replicas *replicas, const shard_tensor *tensor)
 {
-    for (int64_t i = 0; i < shard_tensors_count(replicas->parameters); i++)
-        if (shard_tensors_at(replicas->parameters, i) == tensor)
-            return false;
+    bool listed = shard_tensors_index(replicas->parameters, tensor) >= 0;
     bool frozen = shard_leaf_of(tensor)->grad_ready; /* a parameter of an engine */
-    return !frozen && !tensor->requires_grad && shard_parameter_group(tensor) && shard_numel(tensor) > 0;
+    return !listed && !frozen && !tensor->requires_grad && shard_parameter_group(tensor) && shard_numel(tensor) > 0;
 }
 
 static shard_status place_buffers(shard_replicas *replicas, const shard_tensors *list)
@@ -140,13 +138,14 @@ static shard_status place_buffers(shard_replicas *replicas, const shard_tensors 
 }
 
 /* Integers are counters, which are not averaged. */
-static shard_status sync_buffers(const shard_replicas *replicas, shard_buffer_mode mode)
+static shard_status sync_buffers(void *context)
 {
+    const shard_replicas *replicas = context;
     for (int64_t i = 0; i < replicas->unit_count; i++) {
         const shard_unit *unit = replicas->units[i];
         void *memory = unit->values->memory;
         unit->values->version++;
-        if (mode == SHARD_BUFFERS_BROADCAST || !shard_dtype_is_float(unit->dtype)) {
+        if (replicas->mode == SHARD_BUFFERS_BROADCAST || !shard_dtype_is_float(unit->dtype)) {
             SHARD_TRY(shard_group_broadcast(unit->group, unit->device, memory, unit->size, unit->dtype, 0));
             continue;
         }
@@ -158,12 +157,6 @@ static shard_status sync_buffers(const shard_replicas *replicas, shard_buffer_mo
 }
 
 /* ---- a backward ---- */
-
-static shard_status end_backward(void *context)
-{
-    const shard_replicas *replicas = context;
-    return sync_buffers(replicas, replicas->mode);
-}
 
 /* The first parameter whose gradient is complete: nothing has been reduced or updated yet. */
 static void watch(shard_tensor *parameter, void *context)
@@ -178,7 +171,7 @@ static void watch(shard_tensor *parameter, void *context)
                     shard_shape_text(&parameter->shape));
     compare_values(replicas);
     if (replicas->unit_count)
-        shard_at_backward_end(end_backward, replicas, true); /* after reductions that only this rank may start at the end */
+        shard_at_backward_end(sync_buffers, replicas, true); /* after reductions that only this rank may start at the end */
 }
 
 /* ---- creation and destruction ---- */
@@ -224,12 +217,13 @@ static shard_status build(shard_replicas *replicas, const shard_tensors *paramet
             SHARD_TRY(compare_over(replicas->parameters, group, last));
     }
     replicas->compared = options->check ? 0 : count;
-    if (options->buffers && replicas->mode != SHARD_BUFFERS_LEAVE)
+    if (options->buffers && options->buffer_mode != SHARD_BUFFERS_LEAVE)
         SHARD_TRY(place_buffers(replicas, options->buffers));
     if (options->init_sync) {
-        SHARD_TRY(sync_buffers(replicas, SHARD_BUFFERS_BROADCAST));
+        SHARD_TRY(sync_buffers(replicas));
         SHARD_TRY(broadcast_frozen(replicas->parameters));
     }
+    replicas->mode = options->buffer_mode;
     return watch_all(replicas);
 }
 
@@ -238,7 +232,7 @@ shard_replicas *shard_replicas_create(const shard_tensors *parameters, const sha
     shard_replicas *replicas = shard_calloc(1, sizeof *replicas);
     if (!replicas)
         return NULL;
-    *replicas = (shard_replicas){.parameters = shard_tensors_create(), .mode = options->buffer_mode};
+    *replicas = (shard_replicas){.parameters = shard_tensors_create(), .mode = SHARD_BUFFERS_BROADCAST};
     if (replicas->parameters && build(replicas, parameters, options) == SHARD_OK)
         return replicas;
     shard_replicas_destroy(replicas);

@@ -90,15 +90,14 @@ void shard_unit_reduce(shard_unit *unit, shard_unit_sum *sum)
 
 shard_status shard_unit_end_reduce(shard_unit *unit, shard_unit_sum *sum)
 {
-    shard_range range = sum->range, local = shard_unit_local(unit, range);
-    char *gradient = sum->gradient;
-    shard_request *request = sum->request;
+    const shard_unit_sum done = *sum;
+    shard_range local = shard_unit_local(unit, done.range);
     *sum = (shard_unit_sum){0};
-    SHARD_TRY(shard_unit_wait(unit, request));
+    SHARD_TRY(shard_unit_wait(unit, done.request));
     if (!unit->local_gradients || !unit->adds || local.size == 0)
         return SHARD_OK;
-    return unit->device->ops->axpby(unit->device, local.size, 1.0, local_in_range(unit, range, gradient), 1.0,
-                                    local_in_storage(unit, range, unit->local_gradients, NULL), unit->dtype);
+    return unit->device->ops->axpby(unit->device, local.size, 1.0, local_in_range(unit, done.range, done.gradient), 1.0,
+                                    local_in_storage(unit, done.range, unit->local_gradients, NULL), unit->dtype);
 }
 
 shard_status shard_unit_keep(shard_unit *unit, shard_range range, const void *from)

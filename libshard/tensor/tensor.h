@@ -119,6 +119,9 @@ void shard_tensor_unref(shard_tensor *tensor);
 /* Removes the list's entries from index `count` on. */
 void shard_tensors_truncate(shard_tensors *list, int64_t count);
 
+/* The index of the list's first entry with the tensor; -1: there is none. */
+int64_t shard_tensors_index(const shard_tensors *list, const shard_tensor *tensor);
+
 /* Whether there is no other reference to the tensor and its memory, which is no caller's: it may be overwritten. */
 static inline bool shard_tensor_is_own(const shard_tensor *x)
 {

@@ -217,6 +217,14 @@ shard_tensor *shard_tensors_at(const shard_tensors *list, int64_t index)
     return list && index >= 0 && index < list->count ? list->items[index].tensor : NULL;
 }
 
+int64_t shard_tensors_index(const shard_tensors *list, const shard_tensor *tensor)
+{
+    for (int64_t i = 0; i < shard_tensors_count(list); i++)
+        if (list->items[i].tensor == tensor)
+            return i;
+    return -1;
+}
+
 shard_tensor *shard_tensors_find(const shard_tensors *list, const char *name)
 {
     if (!list || !name || !list->slot_count)

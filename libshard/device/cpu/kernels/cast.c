@@ -1,4 +1,5 @@
 /* From each of the types that C has to each other; 16-bit types go through float. */
+#include "base/dtype.h"
 #include "device/cpu/kernels/span.h"
 
 /* Truncates; a value outside the integer type becomes its nearest value, NaN 0. */
@@ -54,22 +55,17 @@ static int kind(shard_dtype dtype)
 static void (*const casts[KINDS][KINDS])(int64_t n, const void *x, void *y) = {FROM(float), FROM(double), FROM(int64_t),
                                                                                FROM(int32_t), FROM(uint8_t)};
 
-static bool is_half(shard_dtype dtype)
-{
-    return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
-}
-
 static void cast_span(int64_t n, const void *x, shard_dtype from, void *y, shard_dtype to, bool stream)
 {
     float in_buffer[SPAN];
     double out_buffer[SPAN];
-    void *place = is_half(to) || stream ? out_buffer : y;
-    if (is_half(from)) {
+    void *place = shard_dtype_is_half(to) || stream ? out_buffer : y;
+    if (shard_dtype_is_half(from)) {
         KERNEL(widen)(from, n, x, in_buffer);
         x = in_buffer;
     }
     casts[kind(from)][kind(to)](n, x, place);
-    if (is_half(to))
+    if (shard_dtype_is_half(to))
         KERNEL(narrow)(to, stream, n, place, y);
     else if (stream)
         KERNEL(stream)(y, place, (size_t)n * shard_dtype_size(to));

@@ -1,14 +1,10 @@
 #include "device/cpu/kernels/update.h"
 
+#include "base/dtype.h"
 #include "base/rounding.h"
 #include "device/cpu/kernels/philox.h"
 
 #include <math.h>
-
-static bool is_half(shard_dtype dtype)
-{
-    return dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16;
-}
 
 /* ---- rounding ---- */
 
@@ -125,7 +121,7 @@ void KERNEL(update_span)(const map *job, const shard_update *u, const shard_upda
             compensate(u, dtype, s.start, s.count, out[k]);
             continue;
         }
-        if (types->stochastic && is_half(dtype) && (is_value || k >= UPDATE_NEW_STATES))
+        if (types->stochastic && shard_dtype_is_half(dtype) && (is_value || k >= UPDATE_NEW_STATES))
             store_at_random(u, k, dtype, s.start, s.count, out[k], job->out[k]);
         else
             store_float(dtype, false, job->out[k], s.start, s.count, out[k]);
@@ -134,7 +130,7 @@ void KERNEL(update_span)(const map *job, const shard_update *u, const shard_upda
 
 static bool has_one_type(const shard_update *u, const shard_update_types *types)
 {
-    bool one = types->gradient == types->value && !u->compensation && !(types->stochastic && is_half(types->value));
+    bool one = types->gradient == types->value && !u->compensation && !(types->stochastic && shard_dtype_is_half(types->value));
     for (int k = 0; k < SHARD_OPTIMIZER_STATES; k++)
         one = one && types->state[k] == types->value;
     return one;
