@@ -257,9 +257,7 @@ static void multiply_logits(lane *l, tile *t)
     size_t size = shard_dtype_size(h->weight_dtype);
     if (h->bias)
         s->kernels->widen(h->weight_dtype, t->count, (const char *)h->bias + (size_t)t->first * size, l->bias);
-    for (int64_t i = 0; i < t->count; i++)
-        for (int64_t j = 0; j < s->pitch; j++)
-            l->z[i * s->pitch + j] = h->bias ? l->bias[i] : 0;
+    s->kernels->fill_bias(t->count, s->pitch, h->bias ? l->bias : NULL, l->z);
     shard_cpu_head_add_logits(s, t, l->z);
 }
 
@@ -452,12 +450,7 @@ static shard_status gradient_of_tile(lane *l, shard_device *device, int64_t firs
         shard_cpu_head_add_weighted(s, &t, l->pairs ? l->pairs : l->z, l->panel, l->sum);
     }
     if (to->bias) {
-        for (int64_t i = 0; i < t.count; i++) {
-            double sum = 0;
-            for (int64_t row = 0; row < h->loss.rows; row++)
-                sum += (double)l->z[i * s->pitch + row];
-            l->bias[i] = (float)sum;
-        }
+        s->kernels->sum_columns(t.count, s->pitch, h->loss.rows, l->z, l->bias);
         put(s, h->weight_dtype, t.count, l->bias, (char *)to->bias + (size_t)first * shard_dtype_size(h->weight_dtype),
             to->accumulate_bias, l->buffer);
     }

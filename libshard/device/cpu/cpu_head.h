@@ -51,6 +51,10 @@ typedef struct shard_cpu_head_kernels {
     /* Logits as codes: each as that of the nearest step. Those above `most`, a finite number, are it. */
     void (*encode)(int64_t count, int64_t pitch, const float *z, const shard_cpu_head_codes *, float most, float span);
     void (*decode)(int64_t count, int64_t pitch, const shard_cpu_head_codes *, float *z);
+    /* Each class's row of z becomes its bias [count]; NULL: zeros. */
+    void (*fill_bias)(int64_t count, int64_t pitch, const float *bias, float *z);
+    /* sum [count]: of each class over the first `rows` columns. */
+    void (*sum_columns)(int64_t count, int64_t pitch, int64_t rows, const float *z, float *sum);
     /* sum [pitch] += the sum over classes of class_weight z. */
     void (*add_logits)(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum);
     /* The derivatives of binary cross-entropy with targets of 0, times scale [pitch] (NULL: ones), or, without a scale, sum

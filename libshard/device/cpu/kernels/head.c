@@ -361,6 +361,27 @@ static void add_products(shard_dtype dtype, int64_t count, int64_t in, const voi
     }
 }
 
+static void fill_bias(int64_t count, int64_t pitch, const float *bias, float *z)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float value = bias ? bias[i] : 0;
+#pragma omp simd
+        for (int64_t j = 0; j < pitch; j++)
+            z[i * pitch + j] = value;
+    }
+}
+
+static void sum_columns(int64_t count, int64_t pitch, int64_t rows, const float *z, float *sum)
+{
+    for (int64_t i = 0; i < count; i++) {
+        double total = 0;
+#pragma omp simd reduction(+ : total)
+        for (int64_t j = 0; j < rows; j++)
+            total += (double)z[i * pitch + j];
+        sum[i] = (float)total;
+    }
+}
+
 static void add_logits(int64_t count, int64_t pitch, const float *z, const float *class_weight, double *sum)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -478,6 +499,8 @@ const shard_cpu_head_kernels KERNEL(head_kernels) = {.exponentials = exponential
                                                      .capped_gradients = capped_gradients,
                                                      .encode = encode,
                                                      .decode = decode,
+                                                     .fill_bias = fill_bias,
+                                                     .sum_columns = sum_columns,
                                                      .add_logits = add_logits,
                                                      .binary = binary,
                                                      .sum_rows = sum_rows,
