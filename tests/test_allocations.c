@@ -323,6 +323,32 @@ START_TEST(test_ranks)
 }
 END_TEST
 
+/* After a load that fails a tensor has the initial values that were not made yet. */
+START_TEST(test_load)
+{
+    allocations_watch(shard_device_open(NULL));
+    shard_manual_seed(5);
+    shard_module *made = shard_nn_linear(8, 8, .bias = false);
+    double initial = shard_item(shard_sum(shard_module_tensor(made, "weight")));
+    check_ok(shard_nn_init_constant(shard_module_tensor(made, "weight"), 3));
+    check_ok(shard_save_module(made, scratch_path("filled")));
+    bool reached = true;
+    for (int64_t number = 1; reached; number++) {
+        shard_manual_seed(5);
+        shard_module *layer = shard_nn_linear(8, 8, .bias = false);
+        allocations_fail_at(number);
+        bool loaded = shard_load_module(layer, scratch_path("filled")) == SHARD_OK;
+        reached = allocations_failed();
+        allocations_fail_at(0);
+        shard_clear_error();
+        double sum = shard_item(shard_sum(shard_module_tensor(layer, "weight")));
+        ck_assert_msg(sum == (loaded ? 3 * 64 : initial), "allocation %d: the sum is %g", (int)number, sum);
+        shard_module_destroy(layer);
+    }
+    shard_module_destroy(made);
+}
+END_TEST
+
 /* ---- one of several ranks, which has all operands ---- */
 
 static void make_halves(shard_group *world, shard_tensor **x)
@@ -759,6 +785,7 @@ int main(void)
     tcase = test_case(suite, "statistics");
     tcase_add_test(tcase, test_running_statistics);
     tcase_add_test(tcase, test_statistics);
+    tcase_add_test(tcase, test_load);
     tcase = test_case(suite, "ranks");
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, test_ranks, 0, RANKS * collective_call_count);

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define FOLDER "step-"
 #define NAME "checkpoint.safetensors"
@@ -116,10 +117,12 @@ static shard_status is_complete(const char *path, bool *complete)
     shard_safetensors header = {0};
     shard_status status = shard_header_read_path(&header, path);
     shard_safetensors_free(&header);
-    if (status != SHARD_ERROR_FORMAT)
+    bool removed = status == SHARD_ERROR_IO && access(path, F_OK) != 0 && errno == ENOENT; /* by another job, since */
+    if (status != SHARD_ERROR_FORMAT && !removed)
         return status;
     *complete = false;
-    shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
+    if (!removed)
+        shard_log_message(SHARD_LOG_WARN, "%s is left out: %s", path, shard_last_error());
     shard_clear_error();
     return SHARD_OK;
 }

@@ -230,19 +230,18 @@ static int64_t holders(const shard_tensor *tensor)
 /* The tensor's recipe is no longer needed. */
 static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
 {
-    shard_tensor_forget_recipe(tensor);
+    if (!l->block && !(l->block = shard_block_allocate()))
+        return shard_last_status();
     filling f = {.entry = entry,
                  .tensor = tensor,
-                 .memory = shard_tensor_memory_to_write(tensor),
+                 .memory = shard_tensor_memory_to_replace(tensor),
                  .start = l->data_start + entry->begin,
                  .from = (int64_t)shard_dtype_size(entry->dtype),
                  .to = (int64_t)shard_dtype_size(tensor->dtype),
                  .straight = entry->dtype == tensor->dtype && shard_is_host_memory(tensor),
                  .verified = l->header.checksums};
     f.alone = holders(tensor) == shard_group_size(shard_world()); /* with .local the other ranks may load the same file, too */
-    if (!l->block)
-        l->block = shard_block_allocate();
-    if (!f.memory || !l->block)
+    if (!f.memory)
         return shard_last_status();
     shard_extent extents[SHARD_EXTENTS];
     int count = shard_extents_of(tensor, extents);

@@ -34,11 +34,7 @@ shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t b
 static shard_status copy_from_host(const char *function, shard_tensor *tensor, const void *data, size_t bytes)
 {
     SHARD_TRY(check_bytes(function, tensor, data, bytes));
-    const shard_recipe recipe = shard_leaf_of(tensor)->recipe;
-    shard_tensor_forget_recipe(tensor);
-    void *memory = shard_tensor_memory_to_write(tensor);
-    if (!memory && tensor->leaf) /* the values are still to be made */
-        tensor->leaf->recipe = recipe;
+    void *memory = shard_tensor_memory_to_replace(tensor);
     return memory ? shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, data, bytes) : shard_last_status();
 }
 

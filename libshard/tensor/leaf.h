@@ -92,6 +92,8 @@ shard_status shard_tensor_set_flat_range(shard_tensor *tensor, const shard_flat_
 
 /* The recipe is not followed: the values were written. */
 void shard_tensor_forget_recipe(shard_tensor *tensor);
+/* Memory for values of which the recipe does not make any first. NULL with the error set: the recipe is still to be followed. */
+void *shard_tensor_memory_to_replace(shard_tensor *tensor);
 /* Sets the recipe of the tensor's values. They are made now if the tensor has memory, also if ranks keep flat ranges
  * of it (each rank makes its flat range), else when they are first needed. Counts as a write. */
 shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe);

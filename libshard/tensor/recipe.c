@@ -123,6 +123,16 @@ void shard_tensor_forget_recipe(shard_tensor *tensor)
         tensor->leaf->recipe.kind = SHARD_NO_RECIPE;
 }
 
+void *shard_tensor_memory_to_replace(shard_tensor *tensor)
+{
+    const shard_recipe recipe = shard_leaf_of(tensor)->recipe;
+    shard_tensor_forget_recipe(tensor);
+    void *memory = shard_tensor_memory_to_write(tensor);
+    if (!memory && tensor->leaf)
+        tensor->leaf->recipe = recipe;
+    return memory;
+}
+
 shard_status shard_tensor_set_recipe(shard_tensor *tensor, shard_recipe recipe)
 {
     shard_storage *storage = tensor->storage;
