@@ -254,7 +254,8 @@ static void encode_columns(int64_t count, int64_t pitch, int64_t columns, const 
             float x = z[i * pitch + j];
             x = x > most ? most : x;
             high[j] = x > high[j] ? x : high[j];
-            low[j] = (x < low[j]) & (x >= -FLT_MAX) ? x : low[j];
+            bool lower = (x < low[j]) & (x >= -FLT_MAX);
+            low[j] = lower ? x : low[j];
         }
     for (int64_t j = 0; j < columns; j++) {
         bool counts = low[j] <= high[j]; /* else all are -infinity or NaN */
