@@ -148,26 +148,64 @@ START_TEST(test_range)
 }
 END_TEST
 
-/* A learned one, whose derivative is nearly 0 while its weight is large. */
-START_TEST(test_learned_one)
+enum { NUMBERS = 4 * TILE };
+
+/* One row of one feature, 1: the logits are `numbers`. `pairs` ones of classes, or, if that is 0, a label. */
+static void check_logits(const char *what, double least, const float *numbers, const int64_t *target, int64_t pairs,
+                         const shard_cross_entropy_options *softmax, const shard_binary_cross_entropy_options *binary)
 {
-    enum { CLASSES = 4 * TILE };
-    const shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
-    shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
-    float numbers[CLASSES] = {[5] = 30, [6] = 0.5F, [20] = 18};
-    const int64_t pair[] = {0, 0, 5, 20};
     if (on_other_device())
         return;
-    binary.reduction = SHARD_REDUCTION_SUM;
     shard_head_tile = TILE;
     SHARD_SCOPE
     {
-        binary.pos_weight = shard_full(SHARD_SHAPE(CLASSES), 1e6);
-        check_range("a learned one", 1e-14, shard_from_host(numbers, SHARD_SHAPE(CLASSES, 1), .requires_grad = true), NULL,
-                    shard_ones(SHARD_SHAPE(1, 1)), shard_from_host(pair, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64), &softmax,
-                    &binary);
+        shard_tensor *weight = shard_from_host(numbers, SHARD_SHAPE(NUMBERS, 1), .requires_grad = true);
+        shard_shape shape = pairs ? SHARD_SHAPE(2, pairs) : SHARD_SHAPE(1);
+        check_range(what, least, weight, NULL, shard_ones(SHARD_SHAPE(1, 1)),
+                    shard_from_host(target, shape, .dtype = SHARD_INT64), softmax, binary);
     }
     shard_head_tile = 0;
+}
+
+/* A learned one, whose derivative is nearly 0 while its weight is large. */
+START_TEST(test_learned_one)
+{
+    shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    const float numbers[NUMBERS] = {[5] = 30, [6] = 0.5F, [20] = 18};
+    const int64_t pair[] = {0, 0, 5, 20};
+    binary.reduction = SHARD_REDUCTION_SUM;
+    binary.pos_weight = shard_full(SHARD_SHAPE(NUMBERS), 1e6);
+    check_logits("a learned one", 1e-14, numbers, pair, 2, &(shard_cross_entropy_options)SHARD_CROSS_ENTROPY_OPTIONS_INIT,
+                 &binary);
+    shard_release(binary.pos_weight);
+}
+END_TEST
+
+/* Next to a soft cap of 32, the largest one with a stash: within 2^-11 of the number, and 2^-15 of the largest. */
+START_TEST(test_cap)
+{
+    shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
+    const int64_t label = 1;
+    float numbers[NUMBERS];
+    for (int c = 0; c < NUMBERS; c++)
+        numbers[c] = 250 * sinf((float)c);
+    softmax.soft_cap = 32;
+    check_logits("capped", 0x1p-15, numbers, &label, 0, &softmax,
+                 &(shard_binary_cross_entropy_options)SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT);
+}
+END_TEST
+
+/* A stash that only a later update reads, of features without a gradient and a loss that is not computed. */
+START_TEST(test_gradient_only)
+{
+    shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
+    const int64_t pair[] = {0, 0, 5, 20};
+    float numbers[NUMBERS];
+    for (int c = 0; c < NUMBERS; c++)
+        numbers[c] = 3 * sinf((float)c);
+    binary.gradient_only = true;
+    check_logits("gradient only", 0x1p-60, numbers, pair, 2, &(shard_cross_entropy_options)SHARD_CROSS_ENTROPY_OPTIONS_INIT,
+                 &binary);
 }
 END_TEST
 
@@ -217,48 +255,6 @@ START_TEST(test_memory)
             ck_assert_int_ge(all, has_stash(form, d) ? HEAD_ROWS * HEAD_CLASSES * 2 : 0);
             ck_assert(has_stash(form, d) || all == 0);
         }
-    shard_head_tile = 0;
-}
-END_TEST
-
-/* Next to a soft cap of 32, the largest one with a stash: within 2^-11 of the number, and 2^-15 of the largest. */
-START_TEST(test_cap)
-{
-    enum { CLASSES = 4 * TILE };
-    shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
-    const shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
-    const int64_t label = 1;
-    float numbers[CLASSES];
-    if (on_other_device())
-        return;
-    for (int c = 0; c < CLASSES; c++)
-        numbers[c] = 250 * sinf((float)c);
-    softmax.soft_cap = 32;
-    shard_head_tile = TILE;
-    SHARD_SCOPE
-    check_range("capped", 0x1p-15, shard_from_host(numbers, SHARD_SHAPE(CLASSES, 1), .requires_grad = true), NULL,
-                shard_ones(SHARD_SHAPE(1, 1)), shard_from_host(&label, SHARD_SHAPE(1), .dtype = SHARD_INT64), &softmax, &binary);
-    shard_head_tile = 0;
-}
-END_TEST
-
-/* A stash that only a later update reads, of features without a gradient and a loss that is not computed. */
-START_TEST(test_gradient_only)
-{
-    enum { CLASSES = 4 * TILE };
-    const shard_cross_entropy_options softmax = SHARD_CROSS_ENTROPY_OPTIONS_INIT;
-    shard_binary_cross_entropy_options binary = SHARD_BINARY_CROSS_ENTROPY_OPTIONS_INIT;
-    const int64_t pair[] = {0, 0, 5, 20};
-    float numbers[CLASSES];
-    if (on_other_device())
-        return;
-    for (int c = 0; c < CLASSES; c++)
-        numbers[c] = 3 * sinf((float)c);
-    binary.gradient_only = true;
-    shard_head_tile = TILE;
-    SHARD_SCOPE
-    check_range("gradient only", 0x1p-60, shard_from_host(numbers, SHARD_SHAPE(CLASSES, 1), .requires_grad = true), NULL,
-                shard_ones(SHARD_SHAPE(1, 1)), shard_from_host(pair, SHARD_SHAPE(2, 2), .dtype = SHARD_INT64), &softmax, &binary);
     shard_head_tile = 0;
 }
 END_TEST
