@@ -151,7 +151,7 @@ def take_rows():
     loss = head_forward(x, weight, None, target, None, byref(saved), None)
     assert loss, last_error()
     options = HeadBackwardOptions(deferred=True)
-    assert head_backward(saved, dy, byref(dx), byref(dweight), None, byref(options)) == 0, last_error()
+    assert head_backward(saved, dy, byref(options), byref(dx), byref(dweight), None) == 0, last_error()
     head_saved_destroy(saved)
     sums = {}
 

@@ -84,11 +84,13 @@ typedef struct shard_head_backward_options {
  *     shard_head_backward(saved, dy, &dx, &dweight, &dbias, .deferred = true)
  */
 #define shard_head_backward(saved, dy, dx, dweight, ...)                                                                         \
-    SHARD_GIVEN_STATUS(shard_head_backward_with(                                                                                 \
-        saved, dy, dx, dweight, SHARD_OPTIONS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS, __VA_ARGS__)))
-SHARD_API SHARD_CHECKED shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, shard_tensor **dx,
-                                                              shard_tensor **dweight, shard_tensor **dbias,
-                                                              const shard_head_backward_options *options);
+    SHARD_GIVEN_STATUS(shard_head_backward_with(saved, dy, SHARD_HEAD_BACKWARD_OPTIONS_BEFORE(dx, dweight, __VA_ARGS__, )))
+#define SHARD_HEAD_BACKWARD_OPTIONS_BEFORE(dx, dweight, dbias, ...)                                                              \
+    &(shard_head_backward_options)SHARD_FIELDS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS, __VA_ARGS__), dx,       \
+        dweight, dbias
+SHARD_API SHARD_CHECKED shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy,
+                                                              const shard_head_backward_options *options, shard_tensor **dx,
+                                                              shard_tensor **dweight, shard_tensor **dbias);
 
 /* NULL is fine. Not collective. */
 SHARD_API void shard_head_saved_destroy(shard_head_saved *saved);

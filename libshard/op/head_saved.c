@@ -270,8 +270,8 @@ static shard_status backward(shard_node *head, shard_tensor *dy, shard_tensor **
     return status;
 }
 
-shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, shard_tensor **dx, shard_tensor **dweight,
-                                      shard_tensor **dbias, const shard_head_backward_options *given)
+shard_status shard_head_backward_with(shard_head_saved *saved, shard_tensor *dy, const shard_head_backward_options *given,
+                                      shard_tensor **dx, shard_tensor **dweight, shard_tensor **dbias)
 {
     SHARD_READ_OPTIONS(shard_head_backward_options, SHARD_HEAD_BACKWARD_OPTIONS_INIT, options, given);
     shard_tensor **const result[INPUTS] = {[X] = dx, [WEIGHT] = dweight, [BIAS] = dbias};

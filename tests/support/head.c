@@ -171,7 +171,7 @@ void head_run(const head_call *c, shard_group *group, const shard_head_backward_
     shard_head_saved *saved = NULL;
     memset(r, 0, sizeof *r);
     shard_tensor *loss = head_forward(c, c->target, &saved, r), *dx, *dweight = NULL, *dbias = NULL;
-    ck_assert_msg(shard_head_backward_with(saved, head_dy(loss), &dx, &dweight, &dbias, options) == SHARD_OK, "%s",
+    ck_assert_msg(shard_head_backward_with(saved, head_dy(loss), options, &dx, &dweight, &dbias) == SHARD_OK, "%s",
                   shard_last_error());
     ck_assert_int_eq(dx->dtype, c->x->dtype);
     ck_assert_int_eq(dweight->dtype, c->weight->dtype);
