@@ -553,6 +553,34 @@ START_TEST(test_unfrozen)
 }
 END_TEST
 
+/* A load that fails before it reads a tensor leaves values that are gathered for a backward. */
+static void fails_between(shard_group *world, void *context)
+{
+    (void)context;
+    SHARD_SCOPE
+    {
+        shard_tensor *p = made_up_leaf(SHARD_SHAPE(40), 1, SHARD_FLOAT32);
+        shard_tensors *list = shard_tensors_create(), *parameters = shard_tensors_create();
+        check_ok(shard_tensors_add(list, "p", p));
+        check_ok(shard_tensors_add(parameters, "p", p));
+        shard_optimizer *adam = shard_zero_optimizer(adam_of_list(list), .stage = 3);
+        shard_tensor *loss = shard_sum(shard_mul(p, p));
+        check_fails(shard_load(parameters, scratch_path("missing.safetensors")), SHARD_ERROR_IO, "*missing.safetensors*");
+        if (shard_group_rank(world) == 0)
+            check_fails(shard_load(parameters, scratch_path("missing.safetensors"), .local = true), SHARD_ERROR_IO, "*missing*");
+        check_ok(shard_backward(loss));
+        check_ok(shard_step(adam));
+        shard_tensors_destroy(parameters);
+        shard_optimizer_destroy(adam);
+    }
+}
+
+START_TEST(test_failed_load)
+{
+    run_job(2, fails_between, NULL);
+}
+END_TEST
+
 int main(void)
 {
     scratch_open();
@@ -561,6 +589,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_sorts, 0, (int)(sizeof makers / sizeof *makers) * WRITERS);
     tcase_add_loop_test(tcase, test_split, 0, SPLIT_WRITERS);
     tcase_add_loop_test(tcase, test_narrow, 0, 3);
+    tcase_add_test(tcase, test_failed_load);
     tcase_add_loop_test(tcase, test_frozen, 0, 4);
     tcase_add_loop_test(tcase, test_unfrozen, 0, 3);
     tcase_add_loop_test(tcase, test_frozen_and_partitioned, 1, 4);

@@ -172,7 +172,7 @@ static shard_status read_run(loading *l, filling *f, int64_t first, int64_t elem
         void *to = f->straight ? memory : l->block;
         SHARD_TRY((f->alone ? shard_file_read_alone : shard_file_read)(&l->file, to, bytes, offset, summed));
         if (!f->straight)
-            SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, &l->converted));
+            SHARD_TRY(shard_values_write(f->tensor, memory + at * f->to, l->block, f->entry->dtype, number, l->converted));
     }
     if (f->verified)
         shard_run_sum_add(&f->sum, first * f->from, count * f->from, crc);
@@ -204,7 +204,7 @@ static shard_status read_columns(loading *l, filling *f, const shard_extent *ext
         }
         for (int64_t i = 1; i < rows; i++)
             memmove(block + (size_t)i * width, block + (size_t)i * pitch, width);
-        SHARD_TRY(shard_values_write(f->tensor, memory, block, f->entry->dtype, rows * extent->width, &l->converted));
+        SHARD_TRY(shard_values_write(f->tensor, memory, block, f->entry->dtype, rows * extent->width, l->converted));
     }
     return SHARD_OK;
 }
@@ -230,8 +230,7 @@ static int64_t holders(const shard_tensor *tensor)
 /* The tensor's recipe is no longer needed. */
 static shard_status fill(loading *l, const shard_entry *entry, shard_tensor *tensor)
 {
-    if (!l->block && !(l->block = shard_block_allocate()))
-        return shard_last_status();
+    SHARD_TRY(shard_blocks_allocate(entry->dtype != tensor->dtype, &l->block, &l->converted));
     filling f = {.entry = entry,
                  .tensor = tensor,
                  .memory = shard_tensor_memory_to_replace(tensor),
@@ -282,6 +281,7 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
         if (metadata)
             found = shard_metadata_take(&l.header.metadata);
         fill_all(&l);
+        shard_tensors_forget_gathered(tensors);
     }
     shard_file_close(&l.file);
     shard_block_free(l.block);
@@ -290,7 +290,6 @@ shard_status shard_load_with(const shard_tensors *tensors, const char *path, con
     shard_safetensors_free(&l.header);
     free(l.entries);
     shard_tensors_destroy(kept);
-    shard_tensors_forget_gathered(tensors);
     if (shard_last_status() != SHARD_OK) {
         shard_metadata_destroy(found);
         return shard_last_status();

@@ -83,49 +83,54 @@ static shard_status match_all(loading *l)
 /* ---- copying ---- */
 
 /* Copies the elements from `first` on to another device or dtype, a block at a time by way of the host. */
-static shard_status convey(loading *l, shard_tensor *from, int64_t first, shard_tensor *to, char *memory)
+static shard_status convey(const loading *l, shard_tensor *from, int64_t first, shard_tensor *to, char *memory)
 {
+    if (!memory)
+        return shard_last_status();
     int64_t from_size = (int64_t)shard_dtype_size(from->dtype), to_size = (int64_t)shard_dtype_size(to->dtype);
     int64_t count = shard_numel(to), most = SHARD_BLOCK_BYTES / (from_size > to_size ? from_size : to_size);
-    if (!l->block)
-        l->block = shard_block_allocate();
-    if (!l->block)
-        return shard_last_status();
     for (int64_t at = 0; at < count; at += most) {
         int64_t number = count - at < most ? count - at : most;
         const void *values = shard_values_read(from, first + at, number, l->block);
         if (!values)
             return shard_last_status();
-        SHARD_TRY(shard_values_write(to, memory + at * to_size, values, from->dtype, number, &l->converted));
+        SHARD_TRY(shard_values_write(to, memory + at * to_size, values, from->dtype, number, l->converted));
     }
     return SHARD_OK;
 }
 
-/* The source's values are made before the recipe is removed, as both may have the same memory. */
+/* On the same device and in the same dtype. */
+static shard_status copy(shard_tensor *from, const char *values, shard_tensor *to)
+{
+    size_t size = shard_dtype_size(to->dtype), bytes = (size_t)shard_numel(to) * size;
+    int64_t first = shard_first_element(from, to);
+    char *memory = shard_tensor_memory_to_replace(to);
+    if (!memory || memory == values)
+        return shard_last_status();
+    if (first < 0)
+        return shard_values_copy(to, from, memory);
+    return shard_ops(to)->copy_rows(shard_device_of(to), memory, bytes, values + (size_t)first * size, bytes, bytes, 1);
+}
+
+/* The source's values and all memory are made before the recipe is removed: both tensors may have the same memory, and without
+ * memory the tensor keeps its initial values. */
 static shard_status fill(loading *l, shard_tensor *from, shard_tensor *to)
 {
     const char *values = shard_tensor_values(from);
     if (from == to || !values)
         return shard_last_status();
-    shard_tensor_forget_recipe(to);
-    char *memory = shard_tensor_memory_to_write(to);
-    if (!memory || memory == values)
-        return shard_last_status();
-    size_t size = shard_dtype_size(to->dtype), bytes = (size_t)shard_numel(to) * size;
-    bool direct = shard_device_of(from) == shard_device_of(to) && from->dtype == to->dtype;
+    if (shard_device_of(from) == shard_device_of(to) && from->dtype == to->dtype)
+        return copy(from, values, to);
+    SHARD_TRY(shard_blocks_allocate(from->dtype != to->dtype, &l->block, &l->converted));
     int64_t first = shard_first_element(from, to);
-    if (direct && first >= 0)
-        return shard_ops(to)->copy_rows(shard_device_of(to), memory, bytes, values + (size_t)first * size, bytes, bytes, 1);
-    if (direct)
-        return shard_values_copy(to, from, memory);
     if (first >= 0)
-        return convey(l, from, first, to, memory);
-    shard_tensor *own = shard_tensor_make(to->shape, from->dtype, shard_device_of(from));
-    char *part = own ? shard_tensor_memory_to_write(own) : NULL;
+        return convey(l, from, first, to, shard_tensor_memory_to_replace(to));
+    shard_tensor *range = shard_tensor_make(to->shape, from->dtype, shard_device_of(from));
+    char *part = range ? shard_tensor_memory_to_write(range) : NULL;
     shard_status status = part ? shard_values_copy(to, from, part) : shard_last_status();
     if (status == SHARD_OK)
-        status = convey(l, own, 0, to, memory);
-    shard_release(own);
+        status = convey(l, range, 0, to, shard_tensor_memory_to_replace(to));
+    shard_release(range);
     return status;
 }
 

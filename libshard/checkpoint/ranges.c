@@ -134,6 +134,15 @@ void shard_block_free(void *block)
     shard_device_release(shard_cpu(), SHARD_MEMORY_WORKSPACE, block, SHARD_BLOCK_BYTES);
 }
 
+shard_status shard_blocks_allocate(bool converts, void **block, void **converted)
+{
+    if (!*block && !(*block = shard_block_allocate()))
+        return shard_last_status();
+    if (converts && !*converted && !(*converted = shard_block_allocate()))
+        return shard_last_status();
+    return SHARD_OK;
+}
+
 bool shard_is_host_memory(const shard_tensor *tensor)
 {
     return shard_ops(tensor)->host_memory;
@@ -152,15 +161,11 @@ const void *shard_values_read(shard_tensor *tensor, int64_t element, int64_t cou
 }
 
 shard_status shard_values_write(shard_tensor *tensor, char *memory, const void *values, shard_dtype dtype, int64_t count,
-                                void **converted)
+                                void *converted)
 {
     if (dtype != tensor->dtype) {
-        if (!*converted)
-            *converted = shard_block_allocate();
-        if (!*converted)
-            return shard_last_status();
-        SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, values, dtype, *converted, tensor->dtype));
-        values = *converted;
+        SHARD_TRY(shard_cpu()->ops->cast(shard_cpu(), count, values, dtype, converted, tensor->dtype));
+        values = converted;
     }
     return shard_ops(tensor)->copy_in(shard_device_of(tensor), memory, values, (size_t)count * shard_dtype_size(tensor->dtype));
 }

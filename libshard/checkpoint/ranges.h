@@ -52,15 +52,17 @@ shard_status shard_tensors_check_identical(const char *function, const shard_ten
 /* Host memory for staging, SHARD_BLOCK_BYTES; NULL with the error set. */
 void *shard_block_allocate(void);
 void shard_block_free(void *block);
+/* Allocates a block for values, and one for their conversion if there is one, unless they are there. Before a tensor's recipe is
+ * removed: without memory the tensor keeps its initial values. */
+shard_status shard_blocks_allocate(bool converts, void **block, void **converted);
 
 /* The values of a tensor from an element on, in host memory: its own memory, or count elements copied into `block`.
  * NULL with the error set. */
 const void *shard_values_read(shard_tensor *tensor, int64_t element, int64_t count, void *block);
 /* Copies count values of a dtype from host memory to `memory`, which is the tensor's, and converts them to its
- * dtype. count is at most the elements of a block in the larger dtype. *converted is a block for the conversion,
- * allocated when it is first needed; the caller frees it. */
+ * dtype. count is at most the elements of a block in the larger dtype. `converted` is a block for the conversion. */
 shard_status shard_values_write(shard_tensor *tensor, char *memory, const void *values, shard_dtype dtype, int64_t count,
-                                void **converted);
+                                void *converted);
 /* Copies the range of the whole that `like` is out of a local tensor, to memory of that tensor's device and in its
  * dtype. */
 shard_status shard_values_copy(const shard_tensor *like, shard_tensor *whole, char *to);
