@@ -85,6 +85,12 @@ static void update_average(trainee *t)
     shard_ema_update(ema);
     shard_ema_destroy(ema);
 }
+static void swap_averages(trainee *t)
+{
+    shard_ema *ema = shard_ema_create(t->optimizer);
+    shard_ema_swap(ema);
+    shard_ema_destroy(ema);
+}
 static void record_event(trainee *t)
 {
     shard_event *event = shard_event_create(shard_tensor_device(t->images));
@@ -109,6 +115,7 @@ static const refused refusals[] = {
     {"another device", use_cpu, "shard_dropout: a tensor on cpu in a capture of cuda:0"},
     {"norm", clip_and_read, "reading values of the device on the host cannot be captured in a graph"},
     {"first average", update_average, "shard_ema_update: the first update is in a capture"},
+    {"swap", swap_averages, "an exchange of averages and parameters cannot be captured in a graph"},
     {"two captures", begin_again, "shard_graph_begin: this thread captures a graph already"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals };
@@ -385,6 +392,28 @@ START_TEST(refuses_swapped)
 }
 END_TEST
 
+/* The same of a graph that has the update alone. */
+START_TEST(refuses_swapped_update)
+{
+    int number = 0;
+    while (!recipes[number].ema)
+        number++;
+    trainee t = make_trainee(&recipes[number]);
+    for (int step = 0; step < WARMUP; step++)
+        step_eagerly(&t, step);
+    shard_graph *graph = shard_graph_begin(shard_device_open(NULL));
+    check_ok(shard_ema_update(t.ema));
+    check_ok(shard_graph_end(graph));
+    check_ok(shard_graph_replay(graph));
+    check_ok(shard_ema_swap(t.ema));
+    check_fails(shard_graph_replay(graph), SHARD_ERROR_ARGUMENT, "shard_graph_replay: averages are in the parameters' place*");
+    check_ok(shard_ema_swap(t.ema));
+    check_ok(shard_graph_replay(graph));
+    shard_graph_destroy(graph);
+    drop_trainee(&t);
+}
+END_TEST
+
 /* The error that the thread has comes before what is wrong with the graph. */
 START_TEST(refuses_after_an_error)
 {
@@ -463,6 +492,7 @@ int main(void)
         tcase_add_test(all, others_end_in_capture);
         tcase_add_test(all, refuses_steps_apart);
         tcase_add_test(all, refuses_swapped);
+        tcase_add_test(all, refuses_swapped_update);
         tcase_add_test(all, refuses_after_an_error);
         tcase_add_test(all, refuses_collectives);
     }

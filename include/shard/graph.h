@@ -39,7 +39,7 @@
  *   - the first use of a tensor that was made before, initialization with random values;
  *   - the first product of matrices on the device, which makes cuBLAS's workspace, and the first convolution, or attention
  *     of 16 bits, of each shape, which makes cuDNN's plan;
- *   - a gradient scaler, an average whose decay warms up, the first clipping of an optimizer's gradients;
+ *   - a gradient scaler, an average whose decay warms up, shard_ema_swap, the first clipping of an optimizer's gradients;
  *   - the step of an optimizer whose parameters are partitioned (shard_zero_optimizer, or shard_data_parallel_create with a
  *     .stage), shard_take_gradient_rows;
  *   - samples of classes, a loss with one, and a classifier's logits with .normalized;

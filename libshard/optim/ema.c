@@ -131,6 +131,8 @@ static void count_update(void *context, void *values, int count)
 {
     const shard_ema *ema = context;
     (void)values;
+    if (count > 0)
+        shard_optimizer_refuse_swapped(ema->optimizer, "shard_graph_replay");
     *(int64_t *)shard_tensor_memory_to_write(ema->updates) += count;
     for (int64_t i = 0; i < ema->count; i++)
         if (ema->averages[i].value && !shard_tensor_is_idle(ema->averages[i].value))
@@ -268,6 +270,7 @@ shard_status shard_ema_swap(shard_ema *ema)
     SHARD_FUNCTION("shard_ema_swap");
     if (!ema || !is_swapped(ema))
         refuse_swapped(ema, "shard_ema_swap");
+    shard_graph_refuse("an exchange of averages and parameters");
     const int64_t *updates = ema ? shard_tensor_memory(ema->updates) : NULL;
     if (updates)
         shard_require_identical("averages of %" PRId64 " updates", *updates);
