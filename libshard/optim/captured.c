@@ -71,10 +71,7 @@ static const void *on_replay(shard_optimizer *optimizer, const shard_slot *slot,
 
 shard_status shard_optimizer_capture_step(shard_optimizer *optimizer, const shard_slot *slot)
 {
-    const int64_t *steps = steps_of(slot);
-    if (!steps)
-        return shard_last_status();
-    if (*steps == 0)
+    if (*steps_of(slot) == 0)
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "shard_step: the first step of \"%s\" is in a capture: make one step before shard_graph_begin",
                            slot->name);

@@ -70,7 +70,7 @@ shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_d
             device->ops->power_sum(device, run->update.size, power, run->update.gradient, sums + count++, run->array[0]->dtype);
     }
     if (status == SHARD_OK)
-        status = device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
+        status = shard_join_sums(device, count, power, sums, sum);
     for (int64_t i = 0; i < optimizer->count; i++)
         shard_slot_evict_gradient(&optimizer->slots[i]);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, sums, bytes);
@@ -102,11 +102,9 @@ static shard_status scale_together(const clip_call *c, const double *sums, doubl
 {
     shard_device *device = c->device;
     const shard_expansion one = shard_expansion_rows(1, 1);
-    bool maximum = c->power == INFINITY;
     for (int64_t i = 0; i < c->count; i++) {
         size_t width = sizeof(double);
-        SHARD_TRY(device->ops->power_sum(device, places_of(c), maximum ? INFINITY : 1.0, sums + i * places_of(c), memory + SUM,
-                                         SHARD_FLOAT64));
+        SHARD_TRY(shard_join_sums(device, places_of(c), c->power, sums + i * places_of(c), memory + SUM));
         SHARD_TRY(device->ops->copy_rows(device, memory + FACTOR, width, c->scale[i], width, width, 1));
         SHARD_TRY(device->ops->clip_scale(device, c->power, INFINITY, memory + SUM, norms + i, memory + FACTOR));
     }
@@ -132,7 +130,7 @@ static shard_status clip(const clip_call *c, double *memory)
     SHARD_TRY(shard_group_all_reduce(shard_world(), device, sums, all, SHARD_FLOAT64, SHARD_SUM));
     if (c->count > 1)
         return scale_together(c, sums, sums + all, memory);
-    SHARD_TRY(device->ops->power_sum(device, places, maximum ? INFINITY : 1.0, sums, memory + SUM, SHARD_FLOAT64));
+    SHARD_TRY(shard_join_sums(device, places, c->power, sums, memory + SUM));
     return device->ops->clip_scale(device, c->power, c->max_norm, memory + SUM, memory + NORM, c->scale[0]);
 }
 

@@ -112,16 +112,15 @@ static void list_updated(shard_row_receiver *receiver, const rows_step *s)
         add_updated(receiver, s->update->state[i], columns, s->types.state[i]);
 }
 
-shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step)
+shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot)
 {
     shard_tensor *matrix = slot->range.tensor; /* or whole rows of it */
-    shard_update update = {.size = shard_numel(matrix), .step = step};
-    if (optimizer->scaled)
-        update.grad_scale = shard_tensor_memory(optimizer->grad_scale);
-    shard_optimizer_choose_settings(optimizer, slot, &update);
-    shard_choose_rounding(optimizer, slot, &update);
+    int64_t *step = shard_tensor_memory_to_write(slot->step);
+    shard_update update;
+    SHARD_TRY(shard_optimizer_make_update(optimizer, slot, ++*step, &update));
     update.value = shard_tensor_memory(matrix); /* the writes count afterwards: the gradient is computed from the values */
-    SHARD_TRY(update.value ? shard_take_states(optimizer, slot, &update) : shard_last_status());
+    if (!update.value)
+        return shard_last_status();
     rows_step context = {optimizer, slot, &update, shard_optimizer_types(optimizer, matrix->dtype)};
     context.types.gradient = shard_head_wide(matrix->dtype);
     shard_row_receiver receiver = {.take = step_rows, .context = &context};
@@ -169,7 +168,7 @@ shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power,
     if (status == SHARD_OK)
         status = shard_source_pass(source_of(slot), rows, &receiver);
     if (status == SHARD_OK)
-        status = device->ops->power_sum(device, rows.size, power == INFINITY ? INFINITY : 1.0, context.sums, sum, SHARD_FLOAT64);
+        status = shard_join_sums(device, rows.size, power, context.sums, sum);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, context.sums, bytes);
     return status;
 }

@@ -102,19 +102,12 @@ static shard_status make_averages(shard_ema *ema)
         average *a = &ema->averages[slot - optimizer->slots];
         SHARD_TRY(check_range(slot, a));
         if (!a->value)
-            runs[count++] = shard_run_to_make(slot, 1);
+            runs[count++] = shard_run_to_make(slot, slot->range.tensor->dtype, 1, &a->value);
         else
             a->value->leaf->optional = !slot->parameter->requires_grad;
         a->of = slot->range.tensor;
     }
-    shard_status status = SHARD_OK;
-    for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
-        end = shard_runs_end(runs, i, count);
-        status = shard_runs_make_like(runs + i, end - i, runs[i].array[0]->dtype, 1);
-        for (int64_t j = i; j < end; j++)
-            ema->averages[runs[j].slot - optimizer->slots].value = runs[j].made;
-    }
-    return status;
+    return shard_runs_make(runs, count);
 }
 
 static shard_status refuse_swapped(const shard_ema *ema, const char *function)

@@ -58,6 +58,7 @@ bool shard_slot_is_listed(const shard_slot *slot)
 void shard_local_range_release(shard_local_range *range)
 {
     shard_tensor_unref(range->tensor);
+    shard_engine_unref(range->engine);
     for (int s = 0; s < SHARD_SLOT_STATES; s++)
         shard_tensor_unref(range->state[s]);
     *range = (shard_local_range){0};
@@ -69,6 +70,8 @@ static shard_status keep_state(const shard_optimizer *optimizer, const shard_slo
     const shard_local_range *range = &slot->range;
     shard_device *device = shard_device_of(range->tensor);
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
+        if (!whole->state[s]) /* without memory for it in an earlier call: the new one is zeros */
+            continue;
         size_t bytes = shard_tensor_bytes(range->state[s]), element = shard_dtype_size(range->state[s]->dtype);
         size_t start = (size_t)(shard_range_start(range->tensor) / shard_state_columns(optimizer, slot, s)) * element;
         if (bytes == 0) {
@@ -114,9 +117,8 @@ static shard_status take_ranges(shard_optimizer *optimizer, shard_local_range *w
             continue;
         whole[i] = slot->range;
         any |= whole[i].state[0] != NULL;
-        slot->range = (shard_local_range){.tensor = shard_tensor_ref(local)};
-        shard_engine_unref(slot->engine);
-        slot->engine = shard_engine_ref(shard_engine_of(slot->parameter));
+        slot->range =
+            (shard_local_range){.tensor = shard_tensor_ref(local), .engine = shard_engine_ref(shard_engine_of(slot->parameter))};
     }
     shard_optimizer_put_in_order(optimizer);
     if (any)
@@ -150,22 +152,14 @@ shard_status shard_optimizer_follow(shard_optimizer *optimizer)
     return status;
 }
 
-bool shard_optimizer_is_partitioned(const shard_optimizer *optimizer)
-{
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (optimizer->slots[i].engine)
-            return true;
-    return false;
-}
-
 shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all)
 {
     const shard_slot *slots = optimizer->slots;
     for (int64_t i = 0; i < optimizer->count; i++)
-        if (slots[i].engine && (all || shard_has_grad(slots[i].range.tensor)))
+        if (slots[i].range.engine && (all || shard_has_grad(slots[i].range.tensor)))
             shard_engine_mark_updated(slots[i].parameter);
     for (int64_t i = 0; i < optimizer->count; i++) /* a second call of an engine finds no mark */
-        if (slots[i].engine && (i == 0 || slots[i].engine != slots[i - 1].engine))
-            shard_engine_publish(slots[i].engine);
+        if (slots[i].range.engine && (i == 0 || slots[i].range.engine != slots[i - 1].range.engine))
+            shard_engine_publish(slots[i].range.engine);
     return shard_last_status();
 }

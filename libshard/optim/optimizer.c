@@ -38,6 +38,8 @@ static shard_status add_slots(shard_optimizer *optimizer, int64_t first)
         if (!step)
             return shard_last_status();
         shard_storage_set_kind(step->storage, SHARD_MEMORY_OPTIMIZER_STATE);
+        if (!shard_tensor_memory(step)) /* a step lacks no memory for it */
+            return shard_tensor_unref(step), shard_last_status();
         optimizer->slots[optimizer->count++] = (shard_slot){.name = shard_tensors_name(optimizer->parameters, i),
                                                             .parameter = parameter,
                                                             .group = optimizer->group_count - 1,
@@ -134,7 +136,6 @@ static void remove_behind(shard_optimizer *optimizer, int64_t groups, int64_t sl
         shard_slot *slot = &optimizer->slots[--optimizer->count];
         shard_tensor_unref(slot->step);
         shard_local_range_release(&slot->range);
-        shard_engine_unref(slot->engine);
     }
     optimizer->group_count = groups;
     shard_tensors_truncate(optimizer->parameters, parameters);
@@ -217,47 +218,19 @@ bool shard_optimizer_skipped(const shard_optimizer *optimizer)
 
 /* ---- state ---- */
 
-static shard_status make_states_together(const shard_optimizer *optimizer, shard_run *runs, int64_t count)
-{
-    const shard_slot *slot = runs[0].slot;
-    for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
-        shard_status status = shard_runs_make_like(runs, count, shard_state_dtype(optimizer, slot->parameter->dtype, s),
-                                                   shard_state_columns(optimizer, slot, s));
-        for (int64_t i = 0; i < count; i++)
-            runs[i].slot->range.state[s] = runs[i].made;
-        SHARD_TRY(status);
-    }
-    return SHARD_OK;
-}
-
-/* A slot has all its states, or none. */
-static void drop_states(shard_slot *slot)
-{
-    for (int s = 0; s < SHARD_SLOT_STATES; s++) {
-        shard_tensor_unref(slot->range.state[s]);
-        slot->range.state[s] = NULL;
-    }
-}
-
 shard_status shard_optimizer_make_state(shard_optimizer *optimizer, bool all)
 {
-    shard_status status = SHARD_OK;
-    shard_run *runs = optimizer->runs;
-    int64_t count = 0, end;
-    for (int64_t i = 0; i < optimizer->count; i++) {
-        shard_slot *slot = optimizer->order[i];
-        if (slot->range.state[0] || shard_slot_states(optimizer, slot) == 0)
-            continue;
-        if (all || shard_slot_has_gradient(slot))
-            runs[count++] = shard_run_to_make(slot, shard_state_columns(optimizer, slot, 0));
+    for (int s = 0; s < SHARD_SLOT_STATES; s++) {
+        int64_t count = 0;
+        for (int64_t i = 0; i < optimizer->count; i++) {
+            shard_slot *slot = optimizer->order[i];
+            if (s < shard_slot_states(optimizer, slot) && !slot->range.state[s] && (all || shard_slot_has_gradient(slot)))
+                optimizer->runs[count++] = shard_run_to_make(slot, shard_state_dtype(optimizer, slot->parameter->dtype, s),
+                                                             shard_state_columns(optimizer, slot, s), &slot->range.state[s]);
+        }
+        SHARD_TRY(shard_runs_make(optimizer->runs, count));
     }
-    for (int64_t i = 0; i < count && status == SHARD_OK; i = end) {
-        end = shard_runs_end(runs, i, count);
-        status = make_states_together(optimizer, runs + i, end - i);
-        for (int64_t j = i; j < end && status != SHARD_OK; j++)
-            drop_states(runs[j].slot);
-    }
-    return status;
+    return SHARD_OK;
 }
 
 static shard_status list_state(shard_tensors *list, const char *parameter, const char *state, shard_tensor *tensor)

@@ -14,11 +14,14 @@
 #include "distributed/identical.h"
 #include "parallel/engine.h"
 
+#include <math.h>
+
 /* State tensors of a parameter, at most: those of the device's step, then the compensation. */
 enum { SHARD_SLOT_STATES = SHARD_OPTIMIZER_STATES + 1 };
 
 typedef struct shard_local_range {
     shard_tensor *tensor; /* a leaf with its gradient: the parameter itself, or a range of its elements, row-major */
+    shard_engine *engine; /* a reference to the engine that made the range; NULL: it is the parameter itself */
     /* The range's optimizer state, shard_slot_states of them: of as many elements, or one for each row; NULL until it is
      * needed. */
     shard_tensor *state[SHARD_SLOT_STATES];
@@ -37,13 +40,10 @@ typedef struct shard_slot {
     int64_t group;
     shard_tensor *step; /* int64, on the host: the number of steps of this parameter */
     shard_local_range range;
-    shard_engine *engine; /* a reference to the engine that made the range; NULL: the range is the parameter */
     /* Where the range was when the slots were put in order, and the number of the first slot in that storage. */
     const shard_storage *storage;
     size_t offset;
     int64_t lead;
-    bool stepped;          /* in this step already, by a deferred gradient */
-    struct shard_run *run; /* that a step by layers has made of the range; NULL: none */
 } shard_slot;
 
 /* Applies a list of updates of the same types. An update is of one local range, or of several that are adjacent in memory and
@@ -115,8 +115,8 @@ struct shard_optimizer {
     bool unscaled, overflowed;
     uint64_t scaler_period;
     void *settings;           /* of this kind of optimizer; freed with it */
-    /* Of layers with a trust ratio: [count][3] in the device's memory, taken before the step's shard_agree, after which no rank
-     * lacks memory, and until the step's end. */
+    /* Of optimizers with trust ratios: [count][3] in the device's memory, taken before the step's shard_agree, after which no
+     * rank lacks memory, and until the step's end. */
     double *squares;
     struct shard_zero_optimizer *zero; /* NULL: shard_zero_optimizer was not called */
 };
@@ -157,6 +157,12 @@ void shard_optimizer_require_identical_gradients(const shard_optimizer *optimize
 shard_status shard_optimizer_power_sum(const shard_optimizer *optimizer, shard_device *device, double power, bool counted,
                                        double *sum);
 
+/* *sum = the sum of `count` numbers in device memory that are such sums themselves. */
+static inline shard_status shard_join_sums(shard_device *device, int64_t count, double power, const double *sums, double *sum)
+{
+    return device->ops->power_sum(device, count, power == INFINITY ? INFINITY : 1.0, sums, sum, SHARD_FLOAT64);
+}
+
 /* ---- precision.c: the types of the arrays of a step, and how they are rounded ---- */
 
 /* ARGUMENT in the name of the public function if the optimizer has no such rounding or dtype of its state. */
@@ -171,10 +177,9 @@ shard_dtype shard_state_dtype(const shard_optimizer *optimizer, shard_dtype valu
 int64_t shard_columns_of(const shard_tensor *parameter);
 /* Elements of the parameter for each element of the state: 1, or a row. */
 int64_t shard_state_columns(const shard_optimizer *optimizer, const shard_slot *slot, int state);
-/* Sets what an update of `slot` needs for its rows and its rounding. */
-void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
-/* Sets the addresses of the update's states and counts a write to each. */
-shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update);
+/* The update of the slot's range in a step of that number, without its gradient and value. Counts a write to each state. */
+shard_status shard_optimizer_make_update(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step,
+                                         shard_update *update);
 /* UNSUPPORTED for a parameter, or a local range of it, whose rows several ranks have parts of, if state is by rows. */
 shard_status shard_check_rows(const shard_optimizer *optimizer, const shard_slot *slot, const shard_tensor *range);
 
@@ -187,22 +192,22 @@ typedef struct shard_run {
     shard_slot *slot;                            /* of the first range */
     const shard_tensor *array[SHARD_RUN_ARRAYS]; /* of the first range: its value, gradient or state; then NULL */
     shard_update update;                         /* size, addresses in the arrays, and the settings of a step */
-    shard_tensor *made;                          /* by shard_runs_make_like */
+    shard_tensor **made;                         /* the place of a tensor of that dtype, which shard_runs_make sets */
+    shard_dtype dtype;
 } shard_run;
 
 /* Whether one call can have both runs: they are of one device and dtype. */
 bool shard_runs_same_list(const shard_run *a, const shard_run *b);
-/* The index behind the runs that follow each other from `first` on, of `count`: in each array, and with the same factors. */
-int64_t shard_runs_end(const shard_run *all, int64_t first, int64_t count);
-/* Joins those that follow each other, of runs that are made in the order of the slots. Returns how many are left. */
+/* Joins those that follow each other in each array, and with the same factors, of runs that are made in the order of the slots.
+ * Returns how many are left. */
 int64_t shard_runs_join(shard_run *all, int64_t count);
 
 /* A run of the slot's range, for which a tensor is to be made with an element for each `columns` elements. */
-shard_run shard_run_to_make(shard_slot *slot, int64_t columns);
-/* Sets `made` of such runs, which follow each other, to tensors that do so, too: zeros, saved and loaded as flat ranges of the
- * parameters. That of a frozen parameter, which follows no other one, has no memory until it is needed, and files do not have
- * it before. The caller releases them; after an error the last ones are NULL. */
-shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns);
+shard_run shard_run_to_make(shard_slot *slot, shard_dtype dtype, int64_t columns, shard_tensor **made);
+/* Makes the tensors of such runs, in the order of the slots: zeros, saved and loaded as flat ranges of the parameters. Tensors of
+ * runs that follow each other do so, too. That of a frozen parameter, which follows no other one, has no memory until it is
+ * needed, and files do not have it before. The caller releases them; after an error the last ones are NULL. */
+shard_status shard_runs_make(shard_run *runs, int64_t count);
 
 /* ---- step.c ---- */
 
@@ -236,9 +241,6 @@ void shard_optimizer_put_in_order(shard_optimizer *optimizer);
  * slots in order. */
 shard_status shard_optimizer_follow(shard_optimizer *optimizer);
 
-/* Whether engines partition any of the optimizer's parameters. */
-bool shard_optimizer_is_partitioned(const shard_optimizer *optimizer);
-
 /* After an update of the local ranges that have a gradient, or of all: gathers the values on all ranks. Collective over
  * the parameters' replica groups, also for a rank that has failed. */
 shard_status shard_optimizer_publish(const shard_optimizer *optimizer, bool all);
@@ -254,8 +256,8 @@ void shard_local_range_release(shard_local_range *range);
 bool shard_slot_is_deferred(const shard_optimizer *optimizer, const shard_slot *slot);
 /* An error if a deferred gradient can't be computed any more. */
 shard_status shard_optimizer_check_deferred(const shard_optimizer *optimizer);
-/* Step number `step` of a deferred slot. */
-shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step);
+/* Steps a deferred slot, and counts the step. */
+shard_status shard_optimizer_step_deferred(const shard_optimizer *optimizer, const shard_slot *slot);
 /* As shard_optimizer_power_sum for the gradient of one deferred slot, which stays deferred. The gradients that are computed
  * with it are in memory until they are evicted. */
 shard_status shard_slot_deferred_power_sum(const shard_slot *slot, double power, double *sum);

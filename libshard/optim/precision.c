@@ -98,7 +98,8 @@ static shard_update_place place_of(const shard_slot *slot)
                                 .pitch = placement->whole * inner};
 }
 
-void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
+/* Sets what an update of `slot` needs for its rows and its rounding. */
+static void choose_rounding(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
 {
     shard_update_types types = shard_optimizer_types(optimizer, slot->parameter->dtype);
     bool rounds = shard_dtype_is_half(types.value);
@@ -112,7 +113,8 @@ void shard_choose_rounding(const shard_optimizer *optimizer, const shard_slot *s
     update->place = place_of(slot);
 }
 
-shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
+/* Sets the addresses of the update's states and counts a write to each. */
+static shard_status take_states(const shard_optimizer *optimizer, const shard_slot *slot, shard_update *update)
 {
     for (int s = 0; s < shard_slot_states(optimizer, slot); s++) {
         void *memory = shard_tensor_memory_to_write(slot->range.state[s]);
@@ -121,4 +123,15 @@ shard_status shard_take_states(const shard_optimizer *optimizer, const shard_slo
         *(s < optimizer->states ? &update->state[s] : &update->compensation) = memory;
     }
     return SHARD_OK;
+}
+
+shard_status shard_optimizer_make_update(const shard_optimizer *optimizer, const shard_slot *slot, int64_t step,
+                                         shard_update *update)
+{
+    *update = (shard_update){.size = shard_numel(slot->range.tensor), .step = step};
+    if (optimizer->scaled)
+        update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
+    shard_optimizer_choose_settings(optimizer, slot, update);
+    choose_rounding(optimizer, slot, update);
+    return take_states(optimizer, slot, update);
 }

@@ -26,14 +26,6 @@ static bool follows(const shard_run *run, const shard_run *next)
     return adjacent;
 }
 
-int64_t shard_runs_end(const shard_run *all, int64_t first, int64_t count)
-{
-    int64_t end = first + 1;
-    while (end < count && follows(&all[end - 1], &all[end]))
-        end++;
-    return end;
-}
-
 int64_t shard_runs_join(shard_run *all, int64_t count)
 {
     int64_t joined = 0;
@@ -94,29 +86,43 @@ static shard_tensor *make_like(const shard_local_range *range, shard_dtype dtype
     return NULL;
 }
 
-shard_run shard_run_to_make(shard_slot *slot, int64_t columns)
+shard_run shard_run_to_make(shard_slot *slot, shard_dtype dtype, int64_t columns, shard_tensor **made)
 {
-    shard_run run = {.slot = slot, .array = {slot->range.tensor}, .update.columns = columns};
+    shard_run run = {.slot = slot, .array = {slot->range.tensor}, .update.columns = columns, .made = made, .dtype = dtype};
     run.update.size = shard_numel(slot->range.tensor);
     run.update.key = slot->parameter->requires_grad ? 0 : (uint64_t)(uintptr_t)slot; /* it follows no other one */
     return run;
 }
 
-shard_status shard_runs_make_like(shard_run *runs, int64_t count, shard_dtype dtype, int64_t columns)
+/* Of runs that follow each other. */
+static shard_status make_together(const shard_run *runs, int64_t count)
 {
     bool frozen = !runs[0].slot->parameter->requires_grad;
     const shard_tensor *first = runs[0].array[0], *last = runs[count - 1].array[0];
     size_t value = shard_dtype_size(first->dtype), all = (last->offset + shard_tensor_bytes(last) - first->offset) / value;
-    size_t size = shard_dtype_size(dtype);
+    size_t size = shard_dtype_size(runs[0].dtype);
+    int64_t columns = runs[0].update.columns;
     shard_storage *storage = frozen ? NULL : shard_storage_make(shard_device_of(first), all / (size_t)columns * size);
     if (storage)
         shard_storage_set_kind(storage, SHARD_MEMORY_OPTIMIZER_STATE);
     shard_status status = storage ? shard_storage_zero(storage) : shard_last_status();
     for (int64_t i = 0; i < count; i++) {
         size_t element = (runs[i].array[0]->offset - first->offset) / value;
-        runs[i].made = status == SHARD_OK ? make_like(&runs[i].slot->range, dtype, columns, storage, element * size) : NULL;
-        status = runs[i].made ? SHARD_OK : shard_last_status();
+        if (status == SHARD_OK)
+            *runs[i].made = make_like(&runs[i].slot->range, runs[i].dtype, columns, storage, element * size);
+        status = *runs[i].made ? SHARD_OK : shard_last_status();
     }
     shard_storage_unref(storage);
+    return status;
+}
+
+shard_status shard_runs_make(shard_run *runs, int64_t count)
+{
+    shard_status status = SHARD_OK;
+    for (int64_t i = 0, end; i < count && status == SHARD_OK; i = end) {
+        for (end = i + 1; end < count && follows(&runs[end - 1], &runs[end]);)
+            end++;
+        status = make_together(runs + i, end - i);
+    }
     return status;
 }

@@ -65,23 +65,6 @@ void shard_optimizer_choose_settings(const shard_optimizer *optimizer, const sha
         update->weight_decay = group->weight_decay < 0 ? defaults->weight_decay : group->weight_decay;
 }
 
-static shard_status begin(const shard_optimizer *optimizer, shard_slot *slot, int64_t step, shard_run *s)
-{
-    const shard_local_range *range = &slot->range;
-    shard_tensor *tensor = range->tensor;
-    shard_update *update = &s->update;
-    *s = (shard_run){.slot = slot, .array = {tensor, tensor->leaf->grad}, .update = {.size = shard_numel(tensor), .step = step}};
-    if (optimizer->scaled)
-        update->grad_scale = shard_tensor_memory(optimizer->grad_scale);
-    shard_optimizer_choose_settings(optimizer, slot, update);
-    update->gradient = shard_tensor_memory(tensor->leaf->grad);
-    update->value = update->gradient ? shard_tensor_memory_to_write(tensor) : NULL;
-    for (int i = 0; i < shard_slot_states(optimizer, slot); i++)
-        s->array[2 + i] = range->state[i];
-    shard_choose_rounding(optimizer, slot, update);
-    return update->value ? shard_take_states(optimizer, slot, update) : shard_last_status();
-}
-
 /* Calls step or prepare for each list of the runs, which are sorted. */
 static shard_status call_by_lists(const shard_optimizer *optimizer, shard_optimizer_step *call, const shard_run *all,
                                   int64_t count)
@@ -106,14 +89,35 @@ static shard_status step_runs(const shard_optimizer *optimizer, shard_run *all, 
 
 static bool adapts(const shard_optimizer *optimizer, const shard_slot *slot)
 {
-    return slot->run && (slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d);
+    return slot->parameter->shape.ndim > 1 || optimizer->defaults.adapt_1d;
+}
+
+static size_t bytes_of_squares(const shard_optimizer *optimizer)
+{
+    return (size_t)(3 * optimizer->count) * sizeof(double);
+}
+
+/* The values that replace the gradients include weight decay and the gradients' scale. The runs are not joined: the
+ * gradients' gaps stay zeros, where LAMB's update with eps 0 is NaN. */
+static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, int64_t count)
+{
+    if (!optimizer->ops->prepare)
+        return SHARD_OK;
+    shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, all, count);
+    for (int64_t i = 0; i < count; i++) {
+        all[i].update.weight_decay = 0;
+        all[i].update.grad_scale = NULL;
+    }
+    return status;
 }
 
 /* squares[layer][2]: this rank's summands for values and gradients, in calls by dtype. */
 static shard_status measure(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count)
 {
     shard_square_sum *arrays = optimizer->square_sums;
-    shard_status status = SHARD_OK;
+    SHARD_TRY(shard_last_status());
+    SHARD_TRY(device->ops->zero(device, optimizer->squares, bytes_of_squares(optimizer)));
+    shard_status status = prepare(optimizer, all, count);
     for (int64_t i = 0, listed, first; i < count && status == SHARD_OK;) {
         for (first = i, listed = 0; i < count && shard_runs_same_list(&all[first], &all[i]); i++) {
             const shard_update *update = &all[i].update;
@@ -134,9 +138,16 @@ static bool same_trust(shard_trust_options a, shard_trust_options b)
            a.grad_scale == b.grad_scale;
 }
 
-/* Finds the ratios of layers with a trust ratio and sets them in their updates. Neighbours with the same rule, and the
- * memory between them, take one call. */
-static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device)
+static shard_trust_options trust_of(const shard_optimizer *optimizer, const shard_slot *slot)
+{
+    shard_update update = {.grad_scale = optimizer->scaled ? shard_tensor_memory(optimizer->grad_scale) : NULL};
+    shard_optimizer_choose_settings(optimizer, slot, &update);
+    return optimizer->ops->trust(optimizer, &update);
+}
+
+/* Finds the ratios of layers, also of those without a gradient, and sets them in the runs' updates. Neighbours with the same
+ * rule, and the memory between them, take one call. */
+static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *device, shard_run *all, int64_t count)
 {
     const shard_slot *slots = optimizer->slots;
     double *squares = optimizer->squares, *ratio = squares + 2 * optimizer->count;
@@ -144,38 +155,15 @@ static shard_status find_ratios(const shard_optimizer *optimizer, shard_device *
         end = i + 1;
         if (!adapts(optimizer, &slots[i]))
             continue;
-        int64_t last = i;
-        shard_trust_options trust = optimizer->ops->trust(optimizer, &slots[i].run->update);
-        for (end = i; end < optimizer->count; end++) {
-            if (!adapts(optimizer, &slots[end]))
-                continue;
-            if (end > i && !same_trust(trust, optimizer->ops->trust(optimizer, &slots[end].run->update)))
-                break;
-            last = end;
-            slots[end].run->update.trust_ratio = ratio + last;
-        }
-        SHARD_TRY(device->ops->trust_ratio(device, last + 1 - i, &trust, squares + 2 * i, ratio + i));
+        const shard_trust_options trust = trust_of(optimizer, &slots[i]);
+        while (end < optimizer->count && (!adapts(optimizer, &slots[end]) || same_trust(trust, trust_of(optimizer, &slots[end]))))
+            end++;
+        SHARD_TRY(device->ops->trust_ratio(device, end - i, &trust, squares + 2 * i, ratio + i));
     }
+    for (int64_t i = 0; i < count; i++)
+        if (adapts(optimizer, all[i].slot))
+            all[i].update.trust_ratio = ratio + (all[i].slot - slots);
     return SHARD_OK;
-}
-
-/* The values that replace the gradients include weight decay and the gradients' scale. The runs are not joined: the
- * gradients' gaps stay zeros, where LAMB's update with eps 0 is NaN. */
-static shard_status prepare(const shard_optimizer *optimizer, shard_run *all, int64_t count)
-{
-    if (!optimizer->ops->prepare)
-        return SHARD_OK;
-    shard_status status = call_by_lists(optimizer, optimizer->ops->prepare, all, count);
-    for (int64_t i = 0; i < count; i++) {
-        all[i].update.weight_decay = 0;
-        all[i].update.grad_scale = NULL;
-    }
-    return status;
-}
-
-static size_t bytes_of_squares(const shard_optimizer *optimizer)
-{
-    return (size_t)(3 * optimizer->count) * sizeof(double);
 }
 
 /* The memory of step_layers. */
@@ -198,92 +186,83 @@ static void release_squares(shard_optimizer *optimizer)
 static shard_status step_layers(shard_optimizer *optimizer, shard_run *all, int64_t count)
 {
     shard_device *device = one_device(optimizer);
-    double *squares = optimizer->squares;
-    shard_status status = shard_last_status();
-    if (squares && status == SHARD_OK)
-        status = device->ops->zero(device, squares, bytes_of_squares(optimizer));
-    if (squares && status == SHARD_OK)
-        status = prepare(optimizer, all, count);
-    if (squares && status == SHARD_OK)
+    double *squares = optimizer->squares; /* NULL: this rank has no parameters */
+    if (squares)
         measure(optimizer, device, all, count);
-    status = shard_group_all_reduce(shard_world(), device, squares, 2 * optimizer->count, SHARD_FLOAT64, SHARD_SUM);
-    if (squares && status == SHARD_OK)
-        status = find_ratios(optimizer, device);
-    if (squares && status == SHARD_OK)
-        status = step_runs(optimizer, all, count);
-    release_squares(optimizer);
-    return status;
+    SHARD_TRY(shard_group_all_reduce(shard_world(), device, squares, 2 * optimizer->count, SHARD_FLOAT64, SHARD_SUM));
+    if (squares)
+        SHARD_TRY(find_ratios(optimizer, device, all, count));
+    return step_runs(optimizer, all, count);
 }
 
-/* Steps the slots whose gradients are deferred. Before the others, whose gradients may be computed with them. */
-static shard_status step_deferred(const shard_optimizer *optimizer, int64_t first, int64_t slots)
+/* ---- the step ---- */
+
+/* Counts a step of the slot, and adds a run of its range unless this rank has no element of it. */
+static shard_status begin(shard_optimizer *optimizer, shard_slot *slot, int64_t *count)
 {
-    for (int64_t i = first; i < first + slots; i++) {
-        shard_slot *slot = optimizer->order[i];
-        slot->run = NULL;
-        slot->stepped = shard_slot_is_deferred(optimizer, slot);
-        if (!slot->stepped)
-            continue;
-        int64_t *step = shard_tensor_memory_to_write(slot->step);
-        if (!step)
-            return shard_last_status();
-        SHARD_TRY(shard_optimizer_step_deferred(optimizer, slot, ++*step));
-    }
-    return SHARD_OK;
+    shard_tensor *tensor = slot->range.tensor, *gradient = tensor->leaf->grad;
+    int states = shard_slot_states(optimizer, slot);
+    bool captures = shard_is_capturing();
+    int64_t *step = shard_tensor_memory_to_write(slot->step);
+    if (captures)
+        SHARD_TRY(shard_optimizer_capture_step(optimizer, slot));
+    else
+        ++*step;
+    for (int s = 0; s < states && shard_numel(tensor) == 0; s++)
+        shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have elements of it */
+    if (shard_numel(tensor) == 0)
+        return SHARD_OK;
+    shard_run *run = &optimizer->runs[(*count)++];
+    *run = (shard_run){.slot = slot, .array = {tensor, gradient}};
+    for (int s = 0; s < states; s++)
+        run->array[2 + s] = slot->range.state[s];
+    SHARD_TRY(shard_optimizer_make_update(optimizer, slot, *step + captures, &run->update));
+    run->update.gradient = shard_tensor_memory(gradient);
+    run->update.value = run->update.gradient ? shard_tensor_memory_to_write(tensor) : NULL;
+    if (!run->update.value)
+        return shard_last_status();
+    return captures ? shard_optimizer_capture_factors(optimizer, optimizer->runs, *count - 1) : SHARD_OK;
 }
 
+/* Deferred gradients are first, as others may be computed with them. A matrix that was stepped stays deferred. */
 shard_status shard_optimizer_step_slots(shard_optimizer *optimizer, int64_t first, int64_t slots)
 {
     int64_t count = 0;
-    shard_status status = shard_optimizer_refuse_swapped(optimizer, "shard_backward"); /* overlap; shard_step has checked it */
-    if (status == SHARD_OK)
-        status = shard_optimizer_make_state(optimizer, false);
-    shard_run *all = optimizer->runs; /* make_state leaves it free */
-    if (status == SHARD_OK)
-        status = step_deferred(optimizer, first, slots);
+    shard_status status = SHARD_OK;
+    for (int64_t i = first; i < first + slots && status == SHARD_OK; i++)
+        if (shard_slot_is_deferred(optimizer, optimizer->order[i]))
+            status = shard_optimizer_step_deferred(optimizer, optimizer->order[i]);
     for (int64_t i = first; i < first + slots && status == SHARD_OK; i++) {
         shard_slot *slot = optimizer->order[i];
-        if (slot->stepped || !shard_slot_has_gradient(slot))
-            continue;
-        int64_t *step = shard_tensor_memory_to_write(slot->step);
-        status = step ? SHARD_OK : shard_last_status();
-        if (step && shard_is_capturing())
-            status = shard_optimizer_capture_step(optimizer, slot);
-        else if (step)
-            ++*step;
-        if (status == SHARD_OK && shard_numel(slot->range.tensor)) {
-            shard_run *next = slot->run = &all[count++];
-            status = begin(optimizer, slot, *step + shard_is_capturing(), next);
-            if (status == SHARD_OK && shard_is_capturing())
-                status = shard_optimizer_capture_factors(optimizer, all, count - 1);
-        }
-        for (int s = 0; s < shard_slot_states(optimizer, slot) && shard_numel(slot->range.tensor) == 0; s++)
-            shard_tensor_count_write(slot->range.state[s]); /* as on the ranks that have elements of it */
+        if (shard_slot_has_gradient(slot) && !shard_slot_is_deferred(optimizer, slot))
+            status = begin(optimizer, slot, &count);
     }
     if (optimizer->ops->trust)
-        status = step_layers(optimizer, all, count);
-    else if (status == SHARD_OK)
-        status = step_runs(optimizer, all, count);
-    return status;
+        return step_layers(optimizer, optimizer->runs, count);
+    return status == SHARD_OK ? step_runs(optimizer, optimizer->runs, count) : status;
 }
 
 /* The memory of a step: of what is lacking on one rank the others learn before any rank has moved a parameter. */
 static void prepare_memory(shard_optimizer *optimizer)
 {
-    if (shard_optimizer_make_state(optimizer, false) != SHARD_OK)
-        return;
-    for (int64_t i = 0; i < optimizer->count; i++)
-        if (shard_slot_has_gradient(&optimizer->slots[i]) && !shard_tensor_memory(optimizer->slots[i].step))
-            return;
-    if (optimizer->ops->trust)
+    if (shard_optimizer_make_state(optimizer, false) == SHARD_OK && optimizer->ops->trust)
         take_squares(optimizer);
+}
+
+/* Whether engines partition any of the optimizer's parameters. */
+static bool is_partitioned(const shard_optimizer *optimizer)
+{
+    for (int64_t i = 0; i < optimizer->count; i++)
+        if (optimizer->slots[i].range.engine)
+            return true;
+    return false;
 }
 
 /* Refuses a gradient that was not averaged: of a parameter that was frozen or left out when others were partitioned, or that a
  * backward with its sync off has added to since it was averaged. */
 static shard_status check_averaged(const shard_optimizer *optimizer)
 {
-    bool partitioned = shard_optimizer_is_partitioned(optimizer) || optimizer->zero;
+    bool partitioned = is_partitioned(optimizer) || optimizer->zero;
     for (int64_t i = 0; i < optimizer->count && partitioned; i++) {
         const shard_slot *slot = &optimizer->slots[i];
         if (shard_has_grad(slot->parameter) && !shard_has_grad(slot->range.tensor))
@@ -376,7 +355,7 @@ shard_status shard_step(shard_optimizer *optimizer)
     SHARD_FUNCTION("shard_step");
     if (optimizer) {
         optimizer->skipped = false;
-        if (shard_optimizer_follow(optimizer) == SHARD_OK && shard_optimizer_is_partitioned(optimizer))
+        if (shard_optimizer_follow(optimizer) == SHARD_OK && is_partitioned(optimizer))
             shard_graph_refuse("the step of an optimizer whose parameters are partitioned");
         if (shard_optimizer_refuse_swapped(optimizer, "shard_step") == SHARD_OK && check_averaged(optimizer) == SHARD_OK &&
             shard_optimizer_check_summed(optimizer, "shard_step") == SHARD_OK &&
@@ -386,14 +365,13 @@ shard_status shard_step(shard_optimizer *optimizer)
         require_identical_settings(optimizer);
     } else
         shard_null_argument("shard_step", "optimizer");
-    if (shard_agree(shard_world()) != SHARD_OK) {
-        if (optimizer)
-            release_squares(optimizer);
-        return shard_last_status();
-    }
-    shard_status status = shard_optimizer_step_slots(optimizer, 0, optimizer->count);
-    if (shard_optimizer_is_partitioned(optimizer))
+    shard_status status = shard_agree(shard_world());
+    if (status == SHARD_OK) {
+        shard_optimizer_step_slots(optimizer, 0, optimizer->count);
         status = shard_optimizer_publish(optimizer, false);
+    }
+    if (optimizer)
+        release_squares(optimizer);
     if (status == SHARD_OK)
         shard_optimizer_zero_grad(optimizer);
     return status;
@@ -403,7 +381,6 @@ void shard_optimizer_zero_grad(shard_optimizer *optimizer)
 {
     if (!optimizer)
         return;
-    shard_optimizer_follow(optimizer);
     for (int64_t i = 0; i < optimizer->count; i++)
         shard_zero_grad(optimizer->slots[i].parameter);
     optimizer->scaled = optimizer->unscaled = false;

@@ -195,7 +195,9 @@ static void step_bucket(const shard_bucket *bucket, void *context)
         from++;
     for (end = from; end < optimizer->count && shard_engine_is_in(order[end]->parameter, bucket);)
         end++;
-    shard_optimizer_step_slots(optimizer, from, end - from);
+    if (shard_optimizer_refuse_swapped(optimizer, "shard_backward") == SHARD_OK &&
+        shard_optimizer_make_state(optimizer, false) == SHARD_OK)
+        shard_optimizer_step_slots(optimizer, from, end - from);
     for (int64_t i = from; i < end; i++) {
         shard_engine_mark_updated(order[i]->parameter);
         shard_zero_grad(order[i]->parameter);
