@@ -136,7 +136,10 @@ SHARD_API SHARD_CHECKED shard_status shard_load_with(const shard_tensors *tensor
 #define shard_load_with_metadata(tensors, path, ...)                                                                             \
     SHARD_GIVEN_STATUS(shard_load_with(tensors, path, SHARD_OPTIONS_BEFORE(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__)))
 
-/* As shard_save and shard_load for a module's state dict. */
+/* shard_save and shard_load of the module's state dict (shard_state_dict), without metadata and with the defaults of their
+ * options: the names of a file that is loaded are exactly those of the module. module and path are borrowed. Errors: ARGUMENT,
+ * a NULL module, and PEER on the other ranks; those of shard_save and shard_load. Collective over the world. As
+ * torch.save(module.state_dict(), path) and module.load_state_dict(torch.load(path)). */
 SHARD_API SHARD_CHECKED shard_status shard_save_module(shard_module *module, const char *path);
 SHARD_API SHARD_CHECKED shard_status shard_load_module(shard_module *module, const char *path);
 

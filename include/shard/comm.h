@@ -57,24 +57,24 @@ typedef shard_status shard_exchange_function(void *context, const int *ranks, in
  * gathered or summed over in one step have the same ranks, or are rows and columns of a grid (shard/distributed.h). A tensor that
  * is placed over a group is placed over every group of the same ranks.
  *
- * shard_group_create and shard_group_split are collective over `parent`. Each rank calls them in the same order. Destroy a
- * group after everything that is placed on it, at the latest after shard_finalize; then it can only be destroyed: a
- * collective over it is an error (ARGUMENT).
+ * Destroy a group after everything that is placed on it, at the latest after shard_finalize. After shard_finalize a group can
+ * only be destroyed: a collective over it is an error (ARGUMENT).
  */
 
-/* The group of `count` ranks of the parent, in any order, without duplicates. Every rank of the parent calls it with the
- * same ranks, also one that is not among them: it gets NULL without an error. NULL with the error set, on all ranks:
- * MISMATCH, lists that differ; ARGUMENT, a list of one rank that is wrong, and PEER on the others. As
- * torch.distributed.new_group. */
+/* The group of `count` ranks of the parent, in any order, without duplicates. Every rank of the parent calls it with the same
+ * ranks, also one that is not among them: it gets NULL without an error. The caller destroys the group by shard_group_destroy.
+ * NULL with the error set, on all ranks: MISMATCH, lists that differ; ARGUMENT, a list of one rank that is wrong, and PEER on
+ * the others. Collective over parent. As torch.distributed.new_group. */
 SHARD_API shard_group *shard_group_create(shard_group *parent, const int *ranks, int count);
 
-/* Divides the parent's ranks into groups: those with the same color >= 0 are one. Returns this rank's group; NULL without an
- * error where color is -1. NULL with the error set, on all ranks: ARGUMENT, another negative color, and PEER on the others. As
- * MPI_Comm_split with equal keys and torch.distributed.split_group. */
+/* Divides the parent's ranks into groups: those with the same color >= 0 are one. Returns this rank's group, which the caller
+ * destroys by shard_group_destroy; NULL without an error where color is -1. NULL with the error set, on all ranks: ARGUMENT,
+ * another negative color, and PEER on the others. Collective over parent. As MPI_Comm_split with equal keys and
+ * torch.distributed.split_group. */
 SHARD_API shard_group *shard_group_split(shard_group *parent, int color);
 
-/* Destroys a group of shard_group_create or shard_group_split; NULL is fine. The world and groups of a mesh are not
- * destroyed, and the thread has an error (ARGUMENT). Every rank of the group calls it. */
+/* Destroys a group of shard_group_create or shard_group_split; NULL is fine. The world and groups of a mesh are not destroyed,
+ * and the thread has an error (ARGUMENT). Collective over the group, without a preflight check. */
 SHARD_API void shard_group_destroy(shard_group *group);
 
 /* Sets the replica group of tensors that are split over `group` from now on (shard_tensor_replica_group). Its ranks hold the

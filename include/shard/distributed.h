@@ -47,13 +47,13 @@ typedef struct shard_init_options {
 SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *options);
 
 /* Leaves the job: `return shard_finalize();`. Returns 1 if the thread has an error, else 0.
- *   - It prints the error, and sends it to the other ranks. An error that all ranks have is printed by rank 0 alone.
- *   - It waits for the GPU if one was opened: the GPU's errors count.
- *   - It waits for the other ranks, except over an exchange of shard_init_with. A rank that has died is the error PEER; a rank
- *     that does not come within SHARD_TIMEOUT seconds is TIMEOUT (docs/errors.md).
- * Groups are not used afterwards. A kept pointer to the world is then a group of this rank alone. A second call leaves nothing:
- * it prints the thread's error, if there is one, and returns 1, else 0. A rank that ends by exit without this call is an error of
- * the job. */
+ * - It prints the error, and sends it to the other ranks. An error that all ranks have is printed by rank 0 alone.
+ * - It waits for the GPU if one was opened: the GPU's errors count.
+ * - It waits for the other ranks, except over an exchange of shard_init_with. A rank that has died is the error PEER; a rank
+ *   that does not come within SHARD_TIMEOUT seconds is TIMEOUT (docs/errors.md).
+ * Afterwards groups are not used, and a kept pointer to the world is a group of this rank alone. A second call leaves nothing:
+ * it prints the thread's error, if there is one. A rank that ends by exit without this call is an error of the job. Collective
+ * over all ranks, as the last collective of the job. */
 SHARD_API int shard_finalize(void);
 
 /* The group of all ranks. NULL, which stands for this rank alone, before shard_init and after shard_finalize. Belongs
@@ -93,7 +93,7 @@ typedef struct shard_mesh_options {
 #define shard_mesh_create(...) \
     SHARD_GIVEN(shard_mesh_create_with(&(shard_mesh_options)SHARD_FIELDS(shard_mesh_options, SHARD_MESH_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_mesh *shard_mesh_create_with(const shard_mesh_options *options);
-/* Destroys the mesh and its groups. NULL is fine. Every rank of the world calls it. */
+/* Destroys the mesh and its groups. NULL is fine. Collective over the world, without a preflight check. */
 SHARD_API void shard_mesh_destroy(shard_mesh *mesh);
 
 /* The ranks that differ from this one along the axis alone; as DeviceMesh.get_group. Belongs to the mesh; of all ranks it is
@@ -111,7 +111,7 @@ SHARD_API shard_group *shard_mesh_model_group(const shard_mesh *mesh);
 SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
 
 /*
- * ---- collectives on tensors, with their adjoints; all collective over group ----
+ * ---- collectives on tensors, with their adjoints ----
  *
  * A group of one rank (or NULL) returns the input as a view.
  *
@@ -130,37 +130,37 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  */
 
 /* x, unchanged; x is identical on all ranks of the group. For an input that the ranks use differently, as that of a
- * column-parallel layer. The gradient of x is that of one process: summands of the ranks are added over the group, once;
- * a gradient that is complete on each rank is not added. If the loss depends on a tensor that is split, gathered or
- * summed over the group, without another copy in between, the ranks have one loss. Its other terms must be identical on
- * all ranks. Otherwise each rank has a loss, and the gradient is that of the sum of these losses.
- * As torchshard.distributed.copy and Megatron's copy_to_tensor_model_parallel_region. */
+ * column-parallel layer. The gradient of x is that of one process: summands of the ranks are added over the group, once; a
+ * gradient that is complete on each rank is not added. If the loss depends on a tensor that is split, gathered or summed over
+ * the group, without another copy in between, the ranks have one loss. Its other terms must be identical on all ranks.
+ * Otherwise each rank has a loss, and the gradient is that of the sum of these losses. Collective over group, in the backward
+ * alone. As torchshard.distributed.copy and Megatron's copy_to_tensor_model_parallel_region. */
 SHARD_API shard_tensor *shard_copy_to_group(shard_tensor *x, shard_group *group);
 
 /* The local shard of x, which is identical on all ranks, along dim (negative: from the end), with the ranges of
- * shard_split_range: a split tensor. The forward does not communicate; the backward gathers. The values are those of
- * shard_slice(x, dim, ranks, rank). As torchshard.distributed.scatter. */
+ * shard_split_range: a split tensor. The values are those of shard_slice(x, dim, ranks, rank). Collective over group, in the
+ * backward alone, which gathers. As torchshard.distributed.scatter. */
 SHARD_API shard_tensor *shard_scatter_to_group(shard_tensor *x, int dim, shard_group *group);
 
-/* The sum of the ranks' x, on every rank. x is PARTIAL over group, or local and taken as this rank's summand. The
- * backward passes the gradient on unchanged. Any dtype; integers wrap around. As torchshard.distributed.reduce
- * (an all-reduce). */
+/* The sum of the ranks' x, on every rank. x is PARTIAL over group, or local and taken as this rank's summand. The backward
+ * passes the gradient on unchanged. Any dtype; integers wrap around. Collective over group, in the forward alone. As
+ * torchshard.distributed.reduce (an all-reduce). */
 SHARD_API shard_tensor *shard_reduce_from_group(shard_tensor *x, shard_group *group);
 
-/* The ranks' x concatenated along dim (negative: from the end), on every rank. x is split along dim over group, or local
- * and taken as this rank's shard; shards may be of different sizes. The backward takes this rank's range of the gradient;
- * a reduce-scatter if the gradient is PARTIAL (of a layer that is split over the group). Any dtype. As
+/* The ranks' x concatenated along dim (negative: from the end), on every rank. x is split along dim over group, or local and
+ * taken as this rank's shard; shards may be of different sizes. The backward takes this rank's range of the gradient; a
+ * reduce-scatter if the gradient is PARTIAL (of a layer that is split over the group). Any dtype. Collective over group. As
  * torchshard.distributed.gather (an all-gather). */
 SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_group *group);
 
-/* ---- collectives on tensors in place, without gradients; collective over group ---- */
+/* ---- collectives on tensors in place, without gradients ---- */
 
-/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a
- * rank of the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending
- * sums over group, and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x
- * local. SHARD_MAX and SHARD_MIN of a PARTIAL x or of a gradient with a pending sum over ranks of the group, and a
- * broadcast between these ranks, would be those of summands, and SHARD_SUM over a part of a sum's ranks a part of it;
- * those of an x that is split over several ranks of the group would mix its shards: they are refused (UNSUPPORTED). */
+/* Replace x by the sum, maximum or minimum of the ranks' x, or by that of rank `root` of the group (torch's src is a rank of
+ * the world); as torch.distributed.all_reduce and broadcast. SHARD_SUM of a leaf's gradient takes its pending sums over group,
+ * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. Errors: UNSUPPORTED,
+ * SHARD_MAX, SHARD_MIN or a broadcast of a PARTIAL x, or of a gradient with a pending sum, over ranks of the group, which would
+ * be those of summands; SHARD_SUM over a part of a sum's ranks; an x that is split over several ranks of the group, whose
+ * shards would be mixed. Collective over group. */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

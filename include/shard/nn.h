@@ -188,7 +188,7 @@ SHARD_API shard_module *shard_nn_embedding_with(int64_t count, int64_t dim, int6
  * 0), COLUMN along dimension 1 (torchshard's dim 1 or -1). x is the same on all ranks of group, and the result is
  * local: the sum of the ranks' results, or their columns, gathered. Shards may be uneven, and empty if there are
  * more ranks than rows or columns. NONE: the layer is local on each rank. Initial values are those of the whole
- * layer. Its forward is collective. As torchshard.nn.ParallelEmbedding. */
+ * layer. Not collective, but its forward is, over group. As torchshard.nn.ParallelEmbedding. */
 #define shard_nn_parallel_embedding(count, dim, padding_idx, split, ...) \
     SHARD_GIVEN(shard_nn_parallel_embedding_with(                        \
         count, dim, padding_idx, split, SHARD_OPTIONS(shard_nn_embedding_options, SHARD_NN_EMBEDDING_OPTIONS, __VA_ARGS__)))

@@ -193,10 +193,10 @@ SHARD_API shard_tensor *shard_detach(shard_tensor *tensor);
  * are made). A split parameter is made by
  *     shard_range range = shard_split_range(out, size, rank);
  *     shard_as_split(shard_uniform(SHARD_SHAPE(range.size, in), low, high), 0, group, range.start, out)
- * If group is a mesh's model group, the tensor is replicated over the data group (shard_tensor_replica_group). Errors:
- * ARGUMENT, a tensor that requires a gradient, or a dimension that it does not have; SHAPE, a range outside of whole, or a part
- * of it over one rank; MEMORY, a whole that overflows. A tensor whose values were not needed yet is not shared: the result makes
- * its own. Not collective. */
+ * If group is that of a mesh's axis, the replica group is shard_mesh_replica_group(mesh, axis). Errors: ARGUMENT, a tensor that
+ * requires a gradient, or a dimension that it does not have; SHAPE, a range outside of whole, or a part of it over one rank;
+ * MEMORY, a whole that overflows. A tensor whose values were not needed yet is not shared: the result makes its own. Not
+ * collective. */
 SHARD_API shard_tensor *shard_as_split(shard_tensor *tensor, int dim, shard_group *group, int64_t start, int64_t whole);
 
 /* A view of the tensor with another placement: that of another tensor (shard_tensor_placement), split, PARTIAL, or
@@ -238,21 +238,21 @@ SHARD_API void *shard_data(shard_tensor *tensor);
  * like): see shard_device_allocate_host. */
 
 /* Copies all values to host memory; waits for the device. Of a parameter in stage 3 (parallel.h) the values are gathered, as by
- * shard_materialize: all its replicas make the call. */
+ * shard_materialize. Not collective, but for such a parameter: then over its replicas. */
 SHARD_API SHARD_CHECKED shard_status shard_copy_to_host(shard_tensor *tensor, void *data, size_t bytes);
 /* As shard_copy_to_host without waiting: data, memory of shard_device_allocate_host, has the values after the
- * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until
- * then; the tensor may be released. The CPU copies at once. In stage 3 as shard_copy_to_host. As torch's
- * copy_(non_blocking=True). */
+ * shard_event_synchronize of an event that was recorded later, or after shard_synchronize. data must exist until then; the
+ * tensor may be released. The CPU copies at once. Not collective, but for a parameter in stage 3, as shard_copy_to_host. As
+ * torch's copy_(non_blocking=True). */
 SHARD_API SHARD_CHECKED shard_status shard_copy_to_host_async(shard_tensor *tensor, void *data, size_t bytes);
 /* Replaces all values by those in host memory, outside of the record: the backward of a result is still that of the operation
  * that made it; one that needs the values from before is an error. Errors: UNSUPPORTED, a parameter that stage 3 partitions. Not
  * collective. As x.copy_(torch.from_numpy(data)) in torch.no_grad. */
 SHARD_API SHARD_CHECKED shard_status shard_copy_from_host(shard_tensor *tensor, const void *data, size_t bytes);
-/* The value of a tensor of one element, as torch.Tensor.item, but an int64 beyond 2^53 is rounded; NAN with the error set: SHAPE,
- * more elements or none; UNSUPPORTED, a PARTIAL tensor (shard_reduce_from_group makes the sum; shard_copy_to_host copies this
- * rank's summand). Of a split tensor the element is that of the local shard. Waits for the device. In stage 3 as
- * shard_copy_to_host. */
+/* The value of a tensor of one element, as torch.Tensor.item, but an int64 beyond 2^53 is rounded; NAN with the error set:
+ * SHAPE, more elements or none; UNSUPPORTED, a PARTIAL tensor (shard_reduce_from_group makes the sum; shard_copy_to_host copies
+ * this rank's summand). Of a split tensor the element is that of the local shard. Waits for the device. Not collective, but for
+ * a parameter in stage 3, as shard_copy_to_host. */
 SHARD_API double shard_item(shard_tensor *tensor);
 
 /* ---- parameters ---- */
