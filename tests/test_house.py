@@ -147,6 +147,18 @@ def check_strict_program(root):
     return [f"tests/strict_program.c: does not call {name}" for name in sorted(macros) if not re.search(rf"\b{name}\(", program)]
 
 
+def check_macros(root):
+    """docs/stability.md names the function of each macro for which it is not that of the macro's name and _with."""
+    macros = {name for path in root.glob("include/shard/**/*.h")
+              for name in re.findall(r"^#define (shard_\w+)(?:\(| )", path.read_text(encoding="utf-8"), re.M)}
+    functions = set(re.findall(r"^    (shard_\w+);$", (root / "libshard/libshard.map").read_text(encoding="utf-8"), re.M))
+    named = re.findall(r"^\| (`.*?) \| `shard_\w+`", (root / "docs/stability.md").read_text(encoding="utf-8"), re.M)
+    named = set(re.findall(r"`(shard_\w+)`", " ".join(named)))
+    others = {name for name in macros if name + "_with" not in functions}
+    return [f"docs/stability.md: the table of macros lacks {name}" for name in sorted(others - named)] + \
+           ([] if len(macros) >= 50 and others else [f"include/shard: {len(macros)} macros were found: the pattern is not what it should be"])
+
+
 def check_options(root):
     """Options go by pointer, begin with their size and have defaults."""
     problems, found = [], 0
@@ -334,7 +346,8 @@ def check_calls(archives):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) + check_options(root) +
+    problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) +
+                check_macros(root) + check_options(root) +
                 list(check_defaults(root)) + check_width(root) + check_map(root) +
                 check_statuses(root) + check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) +
                 check_error_statuses(root) + check_calls(sys.argv[2:]))

@@ -17,6 +17,7 @@ typedef struct shard_tensor shard_tensor;
 
 #define SHARD_MAX_DIMS 8
 
+/* Passed by value, so that a call has the literal in it: shard_zeros(SHARD_SHAPE(2, 3)). */
 typedef struct shard_shape {
     int ndim; /* 0: one element, a scalar */
     int64_t dim[SHARD_MAX_DIMS];
@@ -57,7 +58,8 @@ typedef struct shard_tensor_options {
 /*
  * The makers' arguments: first those by position, then the options by name, in one initializer. So an argument may
  * also be a compound literal: its commas divide the arguments of a macro but not an initializer, as in
- * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro calls the function of its name and _with.
+ * shard_from_host((float[]){1, 2, 3}, SHARD_SHAPE(3)). Each macro calls the function of its name and _with; shard_zeros and
+ * shard_ones, which have none, call shard_full_with.
  *
  * The macro adds a value of a type of its own after them. It fits only after the last argument by position or after
  * an option, so a call that leaves an argument out does not compile.
