@@ -23,9 +23,8 @@ SHARD_BEGIN_C
 /*
  * The state that a forward saves. It refers to x, weight, bias, target and the options' tensors, which may be released and may
  * not be written to before the last backward: the backward refuses a tensor that was written to, except through shard_data,
- * which the library does not notice. It also has a few numbers of each row, [rows, in] numbers, and the stash, which
- * has at most the options' .stash_share of the weight's bytes; these are in the memory statistics. No scope owns it. It belongs
- * to one thread at a time. As ctx of a torch.autograd.Function.
+ * which the library does not notice. docs/classifier.md ("With your own record or optimizer") has its memory. No scope owns it.
+ * It belongs to one thread at a time. As ctx of a torch.autograd.Function.
  */
 typedef struct shard_head_saved shard_head_saved;
 
@@ -54,7 +53,7 @@ SHARD_API shard_tensor *shard_linear_binary_cross_entropy_forward_with(shard_ten
 
 typedef struct shard_head_backward_options {
     size_t size;
-    bool accumulate; /* gradients are added to *dweight and *dbias where these are not NULL: of micro-batches */
+    bool accumulate; /* gradients are added to *dweight and *dbias, which are NULL at first: of micro-batches */
     bool deferred;   /* dweight and dbias are deferred: computed when their values are needed, or passed in rows */
 } shard_head_backward_options;
 #define SHARD_HEAD_BACKWARD_OPTIONS_VALUES sizeof(shard_head_backward_options), false, false
@@ -62,27 +61,14 @@ typedef struct shard_head_backward_options {
     {                                                                                                                            \
         SHARD_HEAD_BACKWARD_OPTIONS_VALUES                                                                                       \
     }
-/*
- * The gradients of a loss, where dy is the gradient with respect to it: a tensor of its shape, dtype and device. Each of dx,
+/* The gradients of a loss, where dy is the gradient with respect to it: a tensor of its shape, dtype and device. Each of dx,
  * dweight and dbias that is not NULL becomes a new tensor of the operand's shape and dtype; NULL after an error, and *dbias
- * without a bias. A gradient that is not wanted is not computed. Can be called again for the same state.
- *
- * Where the weight is split along classes, dweight and dbias are those of the local classes, complete, and split as the weight;
- * dx is PARTIAL over the weight's group: shard_reduce_from_group, or a collective of the caller's, sums it. Where the rows of x
- * are split, dx is split as x, and dweight and dbias are of the local rows.
- *
- * .accumulate: *dweight and *dbias are NULL at first, and then the tensors that the call before has set, or others like the
- * weight and the bias. The sum in memory is of the weight's dtype. After an error they may have a part of it.
- * .deferred: *dweight has a shape and no memory. It refers to the weight, which may not be written to before the values are
- * taken, and keeps a copy of x; the state may be destroyed. With .accumulate the rows of several calls with the same weight and
- * options add up without memory for the sum; else, and in a graph's capture, the gradient is computed as a whole. The rows of
- * several calls use no stash, which their forwards cannot know: with .stash_share = 0 they keep none.
- *
+ * without a bias. A gradient that is not wanted is not computed. Can be called again for the same state. docs/classifier.md
+ * ("What shard_head_backward returns") has the placements and the options. With the macro:
+ *     shard_head_backward(saved, dy, &dx, &dweight, &dbias, .deferred = true)
  * Errors: ARGUMENT, a tensor that was written to since the forward; SHAPE, a dy, *dweight or *dbias of another shape, dtype or
  * device; MEMORY; UNSUPPORTED, a PARTIAL dy. Not collective, unless stage 3 partitions the weight (parallel.h). As a
- * torch.autograd.Function's backward. With the macro:
- *     shard_head_backward(saved, dy, &dx, &dweight, &dbias, .deferred = true)
- */
+ * torch.autograd.Function's backward. */
 #define shard_head_backward(saved, dy, dx, dweight, ...)                                                                         \
     SHARD_GIVEN_STATUS(shard_head_backward_with(saved, dy, SHARD_HEAD_BACKWARD_OPTIONS_BEFORE(dx, dweight, __VA_ARGS__, )))
 #define SHARD_HEAD_BACKWARD_OPTIONS_BEFORE(dx, dweight, dbias, ...)                                                              \

@@ -41,32 +41,15 @@ typedef struct shard_cross_entropy_options {
 #define SHARD_CROSS_ENTROPY_OPTIONS_VALUES                                                                                       \
     sizeof(shard_cross_entropy_options), NULL, -100, 0.0, SHARD_REDUCTION_MEAN, NULL, 0.0, 1.0, 0.0, NULL, false, NULL, 0.05, NULL
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
-/* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of
- * the labels' shape for NONE. As torch.nn.functional.cross_entropy, but classes are the last dimension (torch: the
- * second); every element of the leading dimensions is a row: [rows, classes] with [rows], [classes] with a scalar label,
- * images [n, h, w, classes] with [n, h, w]. The mean with probabilities divides by the number of rows, or the sum of
- * row_weight. The loss is float64 of float64 logits, else float32 (torch: the logits' dtype). Probabilities have the logits'
- * dtype, weight and row_weight any floating dtype; they get no gradient. docs/losses.md has the formula of all options. .margin
- * and .sample make another tensor of logits, .sample that of its classes alone. .normalized is for the logits of
- * shard_nn_parallel_classifier in training (else UNSUPPORTED).
- *
- * Logits that are split along classes (the result of a COLUMN linear) give the sharded loss: a few numbers of each row are
- * gathered, and every rank has the same value. All ranks have the same labels and row weights; probabilities are split
- * like the logits. A label outside [0, classes), or labels, row weights or options that differ, is an error on all ranks.
- * Logits that are split along a leading dimension, with the labels of the local rows: PARTIAL for SUM, split like the
- * logits for NONE, refused for MEAN.
- *
- * *label_rank (NULL: not wanted) becomes shard_label_rank(logits, labels, ignore_index), for top-k accuracy
- * (shard_count_top_k). It is counted in the same pass over the logits, with one more all-gather if classes are split. All
- * ranks want it or none does. NULL after an error; refused with probabilities (ARGUMENT). Its macro is
- * shard_cross_entropy_with_rank(logits, target, &label_rank, ...). The backward writes the gradient over the logits if no
- * other tensor refers to them by then.
- * Errors: ARGUMENT, .sample_correction without .sample or with .margin, .sample or an ignore_index of 0 or more with
- * probabilities, BATCH_MEAN; SHAPE, operands that do not fit; UNSUPPORTED, the mean of split rows, .soft_cap with
- * .sample_correction or .margin, a label rank with .margin or .sample, probabilities or weights that require a gradient. An
- * optional tensor that is NULL while the thread has an error may be the result of an operation that failed: the loss is NULL,
- * here and in the functions below, unless it is recorded for a backward, in which other ranks may wait for this one. Collective
- * over the logits' group if they are split along classes. */
+/* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of the labels' shape for NONE;
+ * float64 of float64 logits, else float32. As torch.nn.functional.cross_entropy, whose classes are the second dimension.
+ * docs/losses.md ("Softmax cross-entropy") has the formula, and in "Operands and placements" split logits: along classes every
+ * rank has the same value, along another dimension the result is PARTIAL for SUM, split for NONE, and refused for MEAN.
+ * *label_rank (NULL: not wanted) becomes shard_label_rank(logits, labels, ignore_index), NULL after an error; its macro is
+ * shard_cross_entropy_with_rank(logits, target, &label_rank, ...).
+ * Errors: ARGUMENT, a label outside [0, classes), or options that do not go together; SHAPE, operands that do not fit;
+ * MISMATCH, labels, row weights or options that differ between ranks; UNSUPPORTED, placements and options without a rule
+ * ("Refused operands and options" there). Collective over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, ...)  \
     SHARD_GIVEN(shard_cross_entropy_with( \
         logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -80,22 +63,14 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
 #define shard_parallel_cross_entropy shard_cross_entropy
 
 /* shard_cross_entropy(shard_linear(x, weight, bias), target, ...), from which it differs by rounding, without the logits: they
- * exist for a tile of classes at a time. docs/classifier.md says how it computes and what it costs.
- *
- * x [..., in] and labels int64 [...]; weight [classes, in], whole or split along classes; bias [classes] or NULL, split as the
- * weight. All have one dtype, or x has 16 bits (as under SHARD_AUTOCAST) and weight and bias are float32. All ranks of the
- * weight's group have the same x and labels, as for a column-parallel layer.
- *   - .stash_share: the forward keeps at most this part of the local weight's bytes, until the weight's gradient is computed,
- *     which takes less time then; 0: nothing. docs/performance.md ("The stash") has the cases without a stash.
- *   - .normalized: x and the weight's rows are divided by their norms, as by shard_normalize with an eps of 1e-12.
- *   - .margin: the labels' logits get the margin, and all logits its scale. Its ignore_index is not read.
- *   - *label_rank (NULL: not wanted) is as for shard_cross_entropy.
- * The gradient of an ignored row of x is 0. A row of NaN makes other gradients NaN, as in the two functions.
- * Errors: SHAPE, probabilities as target, shapes or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias
- * or with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, rows that are split
- * over a group with another reduction than NONE. Collective over the weight's group if it is split. As
- * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward
- * as calls of their own: shard/head.h. */
+ * exist for a tile of classes at a time. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along
+ * classes; bias [classes] or NULL, split as the weight. All have one dtype, or x has 16 bits and weight and bias are float32.
+ * All ranks of the weight's group have the same x and labels. *label_rank (NULL: not wanted) is as for shard_cross_entropy.
+ * docs/classifier.md ("The loss by itself") has the options and the gradients. Errors: SHAPE, probabilities as target, shapes
+ * or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias or with .sample_correction; UNSUPPORTED, a soft cap
+ * or a label rank with .sample, .normalized or .margin, rows that are split over a group with another reduction than NONE.
+ * Collective over the weight's group if it is split. As torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy,
+ * Liger's fused linear cross-entropy. Forward and backward as calls of their own: shard/head.h. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -108,37 +83,22 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
         x, weight, bias, target, SHARD_OPTIONS_BEFORE(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))
 
 /* The classes of a step's sample, for the option .sample of shard_linear_cross_entropy and, with labels, of
- * shard_cross_entropy: this rank's, int64 [n], in ascending order, in the host's memory.
- * weight [classes, ...] is the last layer's, whole or split along classes; of it the shape and the placement alone are read.
- *
- * A class is in the sample if it is one of the labels (of any shape; all ranks have the same ones), or if a random number in
- * [0, 1), which depends on seed, step and class alone, is below rate. So the sample is the same for any number of ranks, and
- * again after a checkpoint is loaded, and has about rate * classes classes. Any other ascending list of this rank's classes
- * which has the labels is a sample, too, as one of hard negatives.
- *
- * With a sample, the softmax, label smoothing and gradients are those of a layer of these classes alone. Of a classifier's
- * deferred gradient shard_step updates the sampled rows and their optimizer state alone. A gradient that is computed as a whole,
- * as that of a bias always is, has zeros in the other rows, which weight decay and momentum then do move. docs/margins.md ("The
- * loss and the step") says when. Evaluation takes no sample: all classes.
- *
- * Waits for a GPU that has the labels; for labels in host memory no GPU is waited for, neither here nor in the loss. Errors:
- * ARGUMENT, a rate outside [0, 1], a negative step; SHAPE, labels that are not int64; UNSUPPORTED, in a graph's capture. Not
- * collective. As Partial FC (An et al. 2022), which draws per rank. */
+ * shard_cross_entropy: this rank's, int64 [n], in ascending order, in the host's memory. weight [classes, ...] is the last
+ * layer's, whole or split along classes; of it the shape and the placement alone are read. A class is in the sample if it is
+ * one of the labels (of any shape; all ranks have the same ones), or if a random number in [0, 1), which depends on seed, step
+ * and class alone, is below rate. Waits for a GPU that has the labels. docs/margins.md ("Face recognition: margins and sampled
+ * classes") has the loss, the step and other samples. Errors: ARGUMENT, a rate outside [0, 1], a negative step; SHAPE, labels
+ * that are not int64; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
 SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
                                              int64_t step);
 
 /* The correction of a sample, for the option .sample_correction: float32 [n] in the host's memory, for each class minus the log
- * of the probability that it is in the sample. That is 0 of the labels and -log(rate) of the other classes. With it the sum of
- * the exponentials of a row's logits over the sample has the expectation of the sum over all classes; without it the other
- * classes weigh less, by the factor rate. labels and rate are those that the sample was drawn with, also the labels of other
- * replicas.
- *
- * In the loss it is rounded to the weight's dtype; it has no gradient, and is refused with .normalized and .margin, whose samples
- * Partial FC takes without it. All ranks of a group that splits the classes give one, or none does.
- *
- * Waits for GPUs that have the sample or the labels. Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate
- * outside (0, 1]; UNSUPPORTED, in a graph's capture. Not collective. As subtract_log_q of TensorFlow's sampled_softmax_loss;
- * Jean et al. 2015. */
+ * of the probability that it is in the sample: 0 of the labels and -log(rate) of the other classes. labels and rate are those
+ * that the sample was drawn with, also the labels of other replicas. It has no gradient, and is refused with .normalized and
+ * .margin. All ranks of a group that splits the classes give one, or none does. Waits for GPUs that have the sample or the
+ * labels. docs/margins.md ("The loss and the step") says what it changes. Errors: SHAPE, a sample or labels that are not int64;
+ * ARGUMENT, a rate outside (0, 1]; UNSUPPORTED, in a graph's capture. Not collective. As subtract_log_q of TensorFlow's
+ * sampled_softmax_loss; Jean et al. 2015. */
 SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 
 typedef struct shard_binary_cross_entropy_options {
@@ -156,22 +116,14 @@ typedef struct shard_binary_cross_entropy_options {
     {                                                                                                                            \
         SHARD_BINARY_CROSS_ENTROPY_OPTIONS_VALUES                                                                                \
     }
-/* Logits [rows..., classes] and the target, which is of one of two kinds; a scalar, or of the logits' shape for NONE:
- *   floating   like the logits, with their dtype: each element is the probability of a one;
- *   int64      pairs [2, n] of the ones, a row (counted over the leading dimensions) and a class each, in ascending order,
- *              as torch.sparse_coo_tensor's indices after coalesce(). All else is 0, and is stored nowhere. A pair that is out
- *              of range, or not larger than the one before it by row and then by class, is an error: none is there twice.
- * As torch.nn.functional.binary_cross_entropy_with_logits. Target, weight and pos_weight get no gradient; weights have
- * any floating dtype. The loss of a reduction is float64 of float64 logits, else float32; those of NONE have the logits' dtype,
- * under SHARD_AUTOCAST or with wider weights float32.
- *
- * Logits that are split along classes: all ranks have the same pairs, of all classes, and the same row weights; one number
- * of each rank is gathered, and every rank has the same value. Pairs, row weights or options that differ are an error on
- * all ranks. For NONE nothing is gathered or compared, and the result is split like the logits.
- * Logits that are split along a leading dimension, with the targets of the local rows, whose pairs count these: PARTIAL for a
- * reduction, this rank's summand of the whole sum or mean.
- * The backward writes the gradient over the logits if no other tensor refers to them by then. Collective over the
- * logits' group if they are split along classes, except for NONE. */
+/* Logits [rows..., classes] and the target; a scalar, or of the logits' shape for NONE. The target is floating, with the shape
+ * and dtype of the logits: each element is the probability of a one; or int64 pairs [2, n] of the ones, a row (counted over the
+ * leading dimensions) and a class each, in ascending order, none twice, as torch.sparse_coo_tensor's indices after coalesce().
+ * Target and weights get no gradient. docs/losses.md ("Binary cross-entropy") has the formula, the dtypes and split logits:
+ * along classes every rank has the same value, along a leading dimension a reduction gives PARTIAL; NONE is split as the
+ * logits. Errors, on all ranks where classes are split: ARGUMENT, a pair that is out of range or out of order; SHAPE; MISMATCH,
+ * pairs, row weights or options that differ; UNSUPPORTED. Collective over the logits' group if they are split along classes,
+ * except for NONE. As torch.nn.functional.binary_cross_entropy_with_logits. */
 #define shard_binary_cross_entropy_with_logits(logits, ...)                                                                      \
     SHARD_GIVEN(shard_binary_cross_entropy_with_logits_with(                                                                     \
         logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))

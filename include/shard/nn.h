@@ -76,14 +76,12 @@ typedef enum shard_split {
 } shard_split;
 
 /* A linear layer that is split over group (NULL: of this rank alone); initial values are those of the whole layer.
- *   - ROW: x is split along its last dimension, or local, and each rank takes its range of it. The result is
- *     local.
- *   - COLUMN: x is local and identical on all ranks of the group, which is not checked; the result is split along its last
- *     dimension. A COLUMN layer's result is the input of a ROW layer without communication in between (both with one
- *     .split_multiple).
- *   - NONE: the layer is local on each rank, and group is not used.
- * The ranges are those of shard_split_range, in units of .split_multiple; they may be uneven, and empty. As
- * torchshard.nn.ParallelLinear. */
+ * - ROW: x is split along its last dimension, or local, and each rank takes its range of it. The result is local.
+ * - COLUMN: x is local and identical on all ranks of the group, which is not checked; the result is split along its last
+ *   dimension, and is the input of a ROW layer without communication in between (both with one .split_multiple).
+ * - NONE: the layer is local on each rank, and group is not used.
+ * The ranges are those of shard_split_range, in units of .split_multiple; they may be uneven, and empty. Not collective, but
+ * the forward of ROW and backwards are, over group. As torchshard.nn.ParallelLinear. */
 #define shard_nn_parallel_linear(in, out, split, ...) \
     SHARD_GIVEN(shard_nn_parallel_linear_with(         \
         in, out, split, SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
@@ -95,20 +93,14 @@ SHARD_API shard_module *shard_nn_parallel_linear_with(int64_t in, int64_t out, s
  * be split in the same ranges. Collective over weight's group for ROW. As torchshard.nn.functional.parallel_linear. */
 SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard_tensor *bias);
 
-/*
- * A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains, neither its
- * logits nor the gradient of its weight are in memory as a whole:
- *   - shard_cross_entropy of the forward's result with labels, also with a label rank, is shard_linear_cross_entropy; with pairs
- *     shard_binary_cross_entropy_with_logits is shard_linear_binary_cross_entropy. Any other use computes the logits, once.
- *   - shard_step computes the gradient for some rows of the weight at a time, and updates them. LARS, LAMB, shard_grad and ZeRO
- *     stages 2 and 3 compute it as a whole.
- * Values and gradients are those of shard_nn_parallel_linear, apart from the rounding of shard_linear_cross_entropy. They
- * cannot be computed after weight, bias or class weights were written to: an error (ARGUMENT) says so. In evaluation, in
- * SHARD_NO_GRAD, in a graph's capture, and in stage 3 where the weight is streamed in row blocks, the module is a plain layer,
- * whose logits are in memory. A 16-bit layer trains in its own type, also under the autocast of the other 16-bit type.
- * docs/classifier.md has replicas, ZeRO, clipping and captures. As a torch.nn.Linear with Apple's linear_cross_entropy, and an
- * optimizer step in backward.
- */
+/* A classifier: a COLUMN layer (or, with group NULL, a local one) for models with very many classes. While it trains, neither
+ * its logits nor the gradient of its weight are in memory as a whole: shard_cross_entropy of the forward's result with labels
+ * is shard_linear_cross_entropy, shard_binary_cross_entropy_with_logits with pairs is shard_linear_binary_cross_entropy, and
+ * shard_step computes the gradient for some rows of the weight at a time. Values and gradients are those of
+ * shard_nn_parallel_linear, apart from rounding. docs/classifier.md has the uses that compute logits or the whole gradient.
+ * Errors: as shard_nn_linear; of the logits ARGUMENT, weight, bias or class weights that were written to since the forward. Not
+ * collective, but its loss and backward are, over group. As a torch.nn.Linear with Apple's linear_cross_entropy, and an
+ * optimizer step in backward. */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
     SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \
                                                   SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))
