@@ -42,24 +42,14 @@ typedef struct shard_save_options {
 #define SHARD_SAVE_OPTIONS_VALUES sizeof(shard_save_options), false
 #define SHARD_SAVE_OPTIONS_INIT {SHARD_SAVE_OPTIONS_VALUES}
 
-/*
- * Writes the tensors and metadata (NULL: none) into one file.
- *   - Ranks: the first replica of each local shard is written. Each rank writes its flat range of a tensor that
- *     shard_zero_optimizer has partitioned. Replicated tensors must be identical: the first rank writes small ones,
- *     several ranks write ranges of large ones. The first rank's metadata is used. A rank has at most 64 MiB of
- *     buffers.
- *   - Checksums: the metadata of the file has the CRC-64 of each tensor's data and of the header, as crc64.tensors and
- *     crc64.header. shard_load compares them and does not return them; strings of these names in `metadata` are not saved.
- *   - Atomic: path is the old file or the new one, never a mixture, after an error, a kill or a power failure, too. The name of
- *     the file has at most 234 bytes. docs/checkpoints.md ("Guarantees of a save") has temporary files, links and permissions.
- *   - Errors, on all ranks with the same text, PEER on those that have found nothing themselves: IO, as of a full disk;
- *     ARGUMENT, a tensor's name that is not UTF-8, or an average that has its parameter's values between two
- *     shard_ema_swap; SHAPE, a PARTIAL tensor, or shards that are not the whole tensor together; MISMATCH, on the ranks
- *     that differ from most.
+/* Writes the tensors and metadata (NULL: none) into one file, with checksums; both are borrowed. path is the old file or the
+ * new one, never a mixture, after an error, a kill or a power failure, too. The name of the file has at most 234 bytes.
+ * docs/checkpoints.md ("Guarantees of a save") has what each rank writes, temporary files, links and permissions.
+ * Errors, on all ranks with the same text, PEER on those that have found nothing themselves: IO, as of a full disk; ARGUMENT, a
+ * tensor's name that is not UTF-8, or an average that has its parameter's values between two shard_ema_swap; SHAPE, a PARTIAL
+ * tensor, or shards that are not the whole tensor together; MISMATCH, on the ranks that differ from most.
  * Collective over the world, unless .local; path, names, shapes and dtypes must be identical on all its ranks, which must see
- * the directory (on several hosts a shared file system). Ranks wait for the slowest disk: see SHARD_TIMEOUT. As
- * torch.save.
- */
+ * the directory. Ranks wait for the slowest disk: see SHARD_TIMEOUT. As torch.save. */
 #define shard_save(tensors, path, ...)                                                                                           \
     SHARD_GIVEN_STATUS(shard_save_with(tensors, path, SHARD_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS, __VA_ARGS__)))
 SHARD_API SHARD_CHECKED shard_status shard_save_with(const shard_tensors *tensors, const char *path,
@@ -68,19 +58,12 @@ SHARD_API SHARD_CHECKED shard_status shard_save_with(const shard_tensors *tensor
 /* A save in the background that is not finished. */
 typedef struct shard_async_save shard_async_save;
 
-/*
- * Begins shard_save and returns when the values are copied to a snapshot; a thread of each rank writes them while training goes
- * on. As torch.distributed.checkpoint.async_save.
- *   - From the return on, tensors and metadata may change or be destroyed: the file gets the values of this moment.
- *   - path is the old file until the save is complete, in shard_async_save_finish, which must follow, or in the background after
- *     a poll. The guarantees are those of shard_save. A relative path needs the same working directory until then.
- *   - Memory: as many bytes of host memory as this rank writes to the file, until they are written; then the pool of the CPU
- *     keeps them for the next snapshot. They count as SHARD_MEMORY_WORKSPACE.
- *   - Of two saves to the same path in the background, the one that is complete last remains. All ranks poll and finish saves in
- *     the same order. shard_finalize gives up a save that was not finished, and has the error ARGUMENT.
+/* Begins shard_save and returns when the values are copied to a snapshot in host memory; a thread of each rank writes them
+ * while training goes on. From the return on, tensors and metadata may change or be destroyed. path is the old file until the
+ * save is complete, in shard_async_save_finish, which must follow, or in the background after a poll. docs/checkpoints.md
+ * ("Saving in the background") has the memory, several saves, and saves that are not finished.
  * NULL with the error set, on all ranks; nothing is in the background then. Errors: as shard_save; MEMORY, no memory for the
- * snapshot. Collective over the world, unless .local.
- */
+ * snapshot. Collective over the world, unless .local. As torch.distributed.checkpoint.async_save. */
 #define shard_save_async(tensors, path, ...)                                                                                     \
     SHARD_GIVEN(shard_save_async_with(tensors, path, SHARD_OPTIONS(shard_save_options, SHARD_SAVE_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_async_save *shard_save_async_with(const shard_tensors *tensors, const char *path, const shard_metadata *metadata,
@@ -114,20 +97,16 @@ typedef struct shard_load_options {
 } shard_load_options;
 #define SHARD_LOAD_OPTIONS_VALUES sizeof(shard_load_options), NULL, false, false, false, false, false
 #define SHARD_LOAD_OPTIONS_INIT {SHARD_LOAD_OPTIONS_VALUES}
-/* Fills the tensors from the file; each rank reads its local shards. Initial values that were not needed so far are
- * never made. Ranks may ask for different tensors. *metadata is set to the file's, which the caller destroys, and to NULL after
- * an error; NULL: not wanted. Collective over the world, unless .local. As torch.load and load_state_dict. Errors, on all ranks
- * with the same text, PEER on those that have found nothing themselves:
- *   - SHAPE: missing and unexpected names, whole shapes and dtypes that differ; the text lists the first few, and no
- *     tensor is changed. A scalar ([]) also takes a tensor of shape [1], as PyTorch does for files of PyTorch 0.3. Two
- *     names of one tensor, as a tied weight has, whose checksums in the file differ.
- *   - IO: a failed read (values are then undefined), or a file that is replaced or written to while it is read.
- *   - FORMAT: a malformed file, or one that was changed after shard_save wrote it: the header, or the data of a tensor that
- *     a rank asks for (values are then undefined). The text names the tensor and both checksums. Each rank's checksums are
- *     those of the bytes that it reads. If the ranks do not read every byte of a tensor, as of a split one with .local, they
- *     read it again as a whole. Each rank reads a part. A file without checksums is loaded as it is.
- *   - MISMATCH: other files, or another .skip_checksums, on some ranks.
- *   - ARGUMENT: an average that has its parameter's values between two shard_ema_swap. */
+/* Fills the tensors from the file; each rank reads its local shards, and may ask for other tensors than another rank. Initial
+ * values that were not needed so far are never made. *metadata (NULL: not wanted) is set to the file's, which the caller
+ * destroys, and to NULL after an error. docs/checkpoints.md has the cases of SHAPE ("Loading") and of the checksums
+ * ("Checksums").
+ * Errors, on all ranks with the same text, PEER on those that have found nothing themselves: SHAPE, names, whole shapes and
+ * dtypes that differ, with no tensor changed; IO, a failed read, or a file that is replaced or written to while it is read;
+ * FORMAT, a malformed file, or a wrong checksum; MISMATCH, other files, or another .skip_checksums, on some ranks; ARGUMENT, an
+ * average that has its parameter's values between two shard_ema_swap. After IO, and after a wrong checksum of a tensor, the
+ * values are undefined.
+ * Collective over the world, unless .local. As torch.load and load_state_dict. */
 #define shard_load(tensors, ...)                                                                                                 \
     SHARD_GIVEN_STATUS(shard_load_with(tensors, SHARD_OPTIONS(shard_load_options, SHARD_LOAD_OPTIONS, __VA_ARGS__), NULL))
 SHARD_API SHARD_CHECKED shard_status shard_load_with(const shard_tensors *tensors, const char *path,
@@ -247,19 +226,15 @@ typedef struct shard_relocate_options {
 #define SHARD_RELOCATE_OPTIONS_VALUES sizeof(shard_relocate_options), -1
 #define SHARD_RELOCATE_OPTIONS_INIT {SHARD_RELOCATE_OPTIONS_VALUES}
 
-/*
- * The reverse of shard_collect_state_dict: a list with the local shard of each tensor of `like`, taken from the whole
- * tensor in `whole`. It is placed as like's tensor, has whole's dtype and is on the device of whole's tensor, with .root on
- * that of like's; tensors that are not split are referenced, not copied, where whole's are read. Other names of whole
- * are ignored. State of parameters that were never stepped may be missing, as it is in files.
- * Errors: ARGUMENT, a missing name, or an average that has its parameter's values between two shard_ema_swap; SHAPE, another
- * shape, a PARTIAL tensor, or a tensor in whole that is not whole. The caller destroys the list. As
- * torchshard.relocate_state_dict.
- * By default every rank has the whole tensors, and the call is not collective. With .root only the root's whole is
- * read, and it may be NULL on the other ranks. The tensors are sent in blocks, for which a rank needs 16 MiB in
- * addition to its shards. Then the call is collective over the world, and names, shapes, dtypes and placements of
- * like must be identical on all its ranks. As broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint.
- */
+/* The reverse of shard_collect_state_dict: a list, the caller's to destroy, with the local shard of each tensor of `like`,
+ * taken from the whole tensor in `whole`. It is placed as like's tensor and has whole's dtype; tensors that are not split are
+ * referenced, not copied, where whole's are read. docs/checkpoints.md ("Whole tensors on one rank") has names, devices and
+ * memory.
+ * NULL with the error set: ARGUMENT, a missing name, or an average that has its parameter's values between two shard_ema_swap;
+ * SHAPE, another shape, a PARTIAL tensor, or a tensor in whole that is not whole.
+ * With .root only the root's whole is read, and may be NULL on other ranks; the call is then collective over the world, and
+ * names, shapes, dtypes and placements of like are identical on all its ranks. Else it is not collective. As
+ * torchshard.relocate_state_dict; with .root as broadcast_from_rank0 of set_model_state_dict in torch.distributed.checkpoint. */
 #define shard_relocate_state_dict(like, ...) \
     SHARD_GIVEN(shard_relocate_state_dict_with(like, SHARD_OPTIONS(shard_relocate_options, SHARD_RELOCATE_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const shard_tensors *whole,
@@ -275,17 +250,14 @@ typedef struct shard_load_state_dict_options {
 #define SHARD_LOAD_STATE_DICT_OPTIONS_VALUES sizeof(shard_load_state_dict_options), NULL, false, false, false
 #define SHARD_LOAD_STATE_DICT_OPTIONS_INIT {SHARD_LOAD_STATE_DICT_OPTIONS_VALUES}
 
-/*
- * Copies values from tensors in memory into the tensors of a list (a module's, or of shard_optimizer_state_dict or
- * shard_ema_state_dict), also of partitioned tensors and between devices. A source tensor is whole, or it has
- * this rank's local shard, or the same flat range, as from shard_relocate_state_dict: this rank takes its range. Initial values
- * that were not needed so far are never made. Errors: SHAPE, missing and unexpected names, other whole shapes ([1] fits a
- * scalar, as in shard_load) and dtypes, local shards of other ranges; the text lists the first few, and no tensor is
- * changed; SHAPE, a PARTIAL tensor; ARGUMENT, an average that has its parameter's values between two shard_ema_swap. After MEMORY
- * or DEVICE the values are undefined. Of two names of one tensor, as a tied weight has, the last one in the list counts.
- * Not collective: each rank loads by itself, and in stage 3 of shard_zero_optimizer all ranks must. As
- * torch.nn.Module.load_state_dict; strict=False is .allow_missing = true, .allow_unexpected = true.
- */
+/* Copies values from tensors in memory into the tensors of a list (a module's, or of shard_optimizer_state_dict or
+ * shard_ema_state_dict). A source tensor is whole, or it has this rank's local shard or flat range, as from
+ * shard_relocate_state_dict. docs/checkpoints.md ("Whole tensors on one rank") has partitioned and tied tensors.
+ * Errors: SHAPE, missing and unexpected names, other whole shapes ([1] fits a scalar, as in shard_load) and dtypes, local
+ * shards of other ranges, a PARTIAL tensor; the text lists the first few, and no tensor is changed; ARGUMENT, an average that
+ * has its parameter's values between two shard_ema_swap. After MEMORY or DEVICE the values are undefined. Not collective: each
+ * rank loads by itself, and in stage 3 of shard_zero_optimizer all ranks must. As torch.nn.Module.load_state_dict; strict=False
+ * is .allow_missing = true, .allow_unexpected = true. */
 #define shard_load_state_dict(tensors, ...)                                                                                      \
     SHARD_GIVEN_STATUS(shard_load_state_dict_with(                                                                               \
         tensors, SHARD_OPTIONS(shard_load_state_dict_options, SHARD_LOAD_STATE_DICT_OPTIONS, __VA_ARGS__)))

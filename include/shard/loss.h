@@ -66,11 +66,12 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * exist for a tile of classes at a time. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along
  * classes; bias [classes] or NULL, split as the weight. All have one dtype, or x has 16 bits and weight and bias are float32.
  * All ranks of the weight's group have the same x and labels. *label_rank (NULL: not wanted) is as for shard_cross_entropy.
- * docs/classifier.md ("The loss by itself") has the options and the gradients. Errors: SHAPE, probabilities as target, shapes
- * or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias or with .sample_correction; UNSUPPORTED, a soft cap
- * or a label rank with .sample, .normalized or .margin, rows that are split over a group with another reduction than NONE.
- * Collective over the weight's group if it is split. As torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy,
- * Liger's fused linear cross-entropy. Forward and backward as calls of their own: shard/head.h. */
+ * docs/classifier.md ("The loss by itself") has the options and the gradients.
+ * Errors: SHAPE, probabilities as target, shapes or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias or
+ * with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, rows that are split
+ * over a group with another reduction than NONE. Collective over the weight's group if it is split. As
+ * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward
+ * as calls of their own: shard/head.h. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -87,8 +88,9 @@ SHARD_API shard_tensor *shard_linear_cross_entropy_with(shard_tensor *x, shard_t
  * layer's, whole or split along classes; of it the shape and the placement alone are read. A class is in the sample if it is
  * one of the labels (of any shape; all ranks have the same ones), or if a random number in [0, 1), which depends on seed, step
  * and class alone, is below rate. Waits for a GPU that has the labels. docs/margins.md ("Face recognition: margins and sampled
- * classes") has the loss, the step and other samples. Errors: ARGUMENT, a rate outside [0, 1], a negative step; SHAPE, labels
- * that are not int64; UNSUPPORTED, in a graph's capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
+ * classes") has the loss, the step and other samples.
+ * Errors: ARGUMENT, a rate outside [0, 1], a negative step; SHAPE, labels that are not int64; UNSUPPORTED, in a graph's
+ * capture. Not collective. As Partial FC (An et al. 2022), which draws per rank. */
 SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor *weight, double rate, uint64_t seed,
                                              int64_t step);
 
@@ -96,9 +98,9 @@ SHARD_API shard_tensor *shard_sample_classes(shard_tensor *labels, shard_tensor 
  * of the probability that it is in the sample: 0 of the labels and -log(rate) of the other classes. labels and rate are those
  * that the sample was drawn with, also the labels of other replicas. It has no gradient, and is refused with .normalized and
  * .margin. All ranks of a group that splits the classes give one, or none does. Waits for GPUs that have the sample or the
- * labels. docs/margins.md ("The loss and the step") says what it changes. Errors: SHAPE, a sample or labels that are not int64;
- * ARGUMENT, a rate outside (0, 1]; UNSUPPORTED, in a graph's capture. Not collective. As subtract_log_q of TensorFlow's
- * sampled_softmax_loss; Jean et al. 2015. */
+ * labels. docs/margins.md ("The loss and the step") says what it changes.
+ * Errors: SHAPE, a sample or labels that are not int64; ARGUMENT, a rate outside (0, 1]; UNSUPPORTED, in a graph's capture. Not
+ * collective. As subtract_log_q of TensorFlow's sampled_softmax_loss; Jean et al. 2015. */
 SHARD_API shard_tensor *shard_sample_correction(shard_tensor *sample, shard_tensor *labels, double rate);
 
 typedef struct shard_binary_cross_entropy_options {
@@ -121,9 +123,10 @@ typedef struct shard_binary_cross_entropy_options {
  * leading dimensions) and a class each, in ascending order, none twice, as torch.sparse_coo_tensor's indices after coalesce().
  * Target and weights get no gradient. docs/losses.md ("Binary cross-entropy") has the formula, the dtypes and split logits:
  * along classes every rank has the same value, along a leading dimension a reduction gives PARTIAL; NONE is split as the
- * logits. Errors, on all ranks where classes are split: ARGUMENT, a pair that is out of range or out of order; SHAPE; MISMATCH,
- * pairs, row weights or options that differ; UNSUPPORTED. Collective over the logits' group if they are split along classes,
- * except for NONE. As torch.nn.functional.binary_cross_entropy_with_logits. */
+ * logits.
+ * Errors, on all ranks where classes are split: ARGUMENT, a pair that is out of range or out of order; SHAPE; MISMATCH, pairs,
+ * row weights or options that differ; UNSUPPORTED. Collective over the logits' group if they are split along classes, except
+ * for NONE. As torch.nn.functional.binary_cross_entropy_with_logits. */
 #define shard_binary_cross_entropy_with_logits(logits, ...)                                                                      \
     SHARD_GIVEN(shard_binary_cross_entropy_with_logits_with(                                                                     \
         logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))

@@ -159,25 +159,16 @@ typedef struct shard_zero_optimizer_options {
 #define SHARD_ZERO_OPTIMIZER_OPTIONS_VALUES sizeof(shard_zero_optimizer_options), 1, NULL, SHARD_ZERO_EVEN, false, 25.0
 #define SHARD_ZERO_OPTIMIZER_OPTIONS_INIT {SHARD_ZERO_OPTIMIZER_OPTIONS_VALUES}
 
-/*
- * Partitions the optimizer's parameters over their replica groups, in place, and returns the optimizer: PyTorch's form of
- * shard_data_parallel_create with a .stage, and with overlap. The parameters move into buckets; each rank updates its flat
- * range of every bucket, and keeps only that range of
- *   stage 1  the optimizer's state;
- *   stage 2  and the gradients: shard_grad is NULL after backward, and functions on gradients take the optimizer;
- *   stage 3  and the parameters, which are unsharded for each use in forward and backward.
- * All parameters, frozen ones included, begin with the first replica's values. Gradients are averaged as by shard_data_parallel.
- * docs/zero.md describes the stages, overlap, accumulation, an earlier
- * shard_data_parallel of the parameters, and what ranks compare.
- *
- * Call it before backward, or after shard_step, and before state dicts are made; state that the optimizer has is kept.
- * Destroy the optimizer before the groups.
- * Errors: ARGUMENT, a parameter that is partitioned already, that has a gradient, or whose state is in a state dict, or
- * parameters under several shard_data_parallel objects; UNSUPPORTED, a group with only some of a parameter's
- * replicas, LARS or LAMB with overlap, a row-wise optimizer without SHARD_ZERO_WHOLE; MISMATCH, ranks that differ. NULL with
- * the error set; the optimizer can then only be destroyed. As torch.distributed.optim.ZeroRedundancyOptimizer.
- * Collective over the world; in stage 3 every use of a parameter is collective over its replicas.
- */
+/* Partitions the optimizer's parameters over their replica groups, in place, and returns the optimizer: PyTorch's form of
+ * shard_data_parallel_create with a .stage, and with overlap. Each rank updates its flat range of every bucket, and keeps only
+ * that range of the optimizer's state (stage 1), of the gradients (from stage 2 on) and of the parameters (stage 3).
+ * docs/zero.md has the stages, overlap, accumulation, and what ranks compare. Call it before backward, or after shard_step, and
+ * before state dicts are made. Destroy the optimizer before the groups.
+ * NULL with the error set; the optimizer can then only be destroyed. Errors: ARGUMENT, a parameter that is partitioned already,
+ * that has a gradient, or whose state is in a state dict, or parameters under several shard_data_parallel objects; UNSUPPORTED,
+ * a .group with only some of a parameter's replicas, LARS or LAMB with overlap, a row-wise optimizer without SHARD_ZERO_WHOLE;
+ * MISMATCH, ranks that differ. Collective over the world; in stage 3 every use of a parameter is, over its replicas. As
+ * torch.distributed.optim.ZeroRedundancyOptimizer. */
 #define shard_zero_optimizer(...)                                                                                                \
     SHARD_GIVEN(shard_zero_optimizer_with(SHARD_OPTIONS(shard_zero_optimizer_options, SHARD_ZERO_OPTIMIZER_OPTIONS, __VA_ARGS__)))
 SHARD_API shard_optimizer *shard_zero_optimizer_with(shard_optimizer *optimizer, const shard_zero_optimizer_options *options);
