@@ -60,9 +60,8 @@ SHARD_BEGIN_C
  *     options.lr = 0.1;
  *     shard_optimizer *sgd = shard_sgd_with(parameters, &options);
  *
- * A function reads `size` bytes and takes the defaults for the fields behind them, so that a program that was
- * compiled with an older header still runs. It reads the struct in the call alone. Errors: ARGUMENT, a size of 0, or a
- * larger one than the library's with bytes behind its fields that are not 0.
+ * A function reads the struct in the call alone. Errors: ARGUMENT, a size of 0, or a larger one than the library's with bytes
+ * behind its fields that are not 0. docs/stability.md ("Options") says how programs run that were compiled with another header.
  *
  * In C the macro shard_x takes the fields by name behind the other arguments, in any order, and has the
  * defaults of those that are left out:

@@ -95,22 +95,13 @@ SHARD_API void shard_device_free_host(shard_device *device, void *memory, size_t
  * labels, indices); UNSUPPORTED, while a graph is captured. Not collective. */
 SHARD_API SHARD_CHECKED shard_status shard_synchronize(shard_device *device);
 
-/*
- * Runs the device's operations on the caller's CUDA stream (a cudaStream_t, or its number in other languages:
+/* Runs the device's operations on the caller's CUDA stream (a cudaStream_t, or its number in other languages:
  * torch.cuda.Stream.cuda_stream) from here on, in all threads. NULL: on the device's own stream again, on which they run at
- * first.
- *
- * Order: the operations that were queued so far come before those on the new stream. Work that the caller puts on the stream by
- * itself is ordered with the operations as on any stream, so that neither side waits on the host. Work of the caller on other
- * streams is ordered by the caller's events. A switch to a stream and back makes each of the two wait for the other.
- * Copies of shard_from_host_async and collectives stay on streams of the library's own, which events join with this one.
- *
- * The stream belongs to the device, and lives until another one is in its place. No other thread calls a function of the device
- * at the same time. 1 is CUDA's legacy default stream, on which nothing can be captured (shard_graph_begin).
- *
- * Errors: ARGUMENT, a stream that is not the device's, 2 (cudaStreamPerThread), or any but NULL for the CPU; UNSUPPORTED, while a
- * graph is captured; DEVICE. After an error the earlier stream stays. Not collective. As torch.cuda.set_stream.
- */
+ * first. Operations that were queued so far come before those on the new stream. The stream belongs to the device, and lives
+ * until another one is in its place. No other thread calls a function of the device at the same time. docs/gpu.md ("Streams")
+ * has the order with other work.
+ * Errors: ARGUMENT, a stream that is not the device's, 2 (cudaStreamPerThread), or any but NULL for the CPU; UNSUPPORTED, while
+ * a graph is captured; DEVICE. After an error the earlier stream stays. Not collective. As torch.cuda.set_stream. */
 SHARD_API SHARD_CHECKED shard_status shard_device_use_stream(shard_device *device, void *stream);
 
 /* An event marks a place in a device's queue. Waiting for it waits for earlier work only. As torch.cuda.Event. The caller

@@ -33,16 +33,13 @@ typedef struct shard_init_options {
 #define SHARD_INIT_OPTIONS_INIT {SHARD_INIT_OPTIONS_VALUES}
 
 /* Joins ranks that any launcher started, in place of shard_init: the caller's exchange (over torch's store, sockets, files)
- * connects them. Ranks that can share memory do, and the exchange is called a few times in this function alone. For
- * ranks on several hosts, and those of other users or namespaces on one, every collective of host memory goes through the
- * exchange, until shard_finalize, also those of groups; an MPI is faster. Data in GPU memory goes through NCCL where that
- * connects the GPUs. An exchange sends no abort notice (docs/errors.md): a failed rank is found when the exchange fails, or at
- * the deadline. SHARD_TRANSPORT=shm or exchange, on all ranks, chooses by hand.
- *
+ * connects them. Ranks that can share memory do, and the exchange is called a few times in this function alone. For other
+ * ranks, as on several hosts, every collective of host memory goes through it until shard_finalize; an MPI is faster.
+ * docs/errors.md ("An exchange of the caller's") has failures, GPUs and the choice by hand. NULL options: one rank.
  * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
  * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again; context must
- * stay until a call that timed out returns, also after shard_finalize. NULL options: one rank. Collective over all ranks. As
+ * stay until a call that timed out returns, also after shard_finalize. Collective over all ranks. As
  * torch.distributed.init_process_group with a store. */
 SHARD_API SHARD_CHECKED shard_status shard_init_with(const shard_init_options *options);
 
@@ -115,18 +112,12 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  *
  * A group of one rank (or NULL) returns the input as a view.
  *
- * The result of a gather or a reduction is identical on every rank, and so is the loss that is computed from it.
- * The gradient of a leaf before it is then a pending sum over the group: each rank has the summand of the local rows,
- * columns or terms. shard_data_parallel takes that sum; without it,
- * shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. A leaf may also be used after the gather or the
- * reduction. Each rank then adds an equal part of the gradient of that use to its summand. The gradient of a leaf
- * that is split over the group is that of the local shard and needs no sum. Nor does that of a local operand of an operation
- * whose result is split along another dimension than 0: its backward takes the sum, and another one would count the gradient
- * several times. docs/data-parallel.md has examples.
- *
- * Groups that are gathered or summed over in one step have the same ranks, or are rows and columns of a grid, as the groups of a
- * mesh: each row has one rank in common with each column. A gradient over groups that have some ranks in common, but not all, is
- * refused (UNSUPPORTED). Other groups that are no grid, as {0, 1} and {1, 2}, are not noticed: gradients are wrong.
+ * The result of a gather or a reduction is identical on every rank, and so is the loss that is computed from it. The gradient of
+ * a leaf before it is then a pending sum over the group: each rank has the summand of the local rows, columns or terms.
+ * shard_data_parallel takes that sum; without it, shard_all_reduce(shard_grad(leaf), SHARD_SUM, group) does. Groups that are
+ * gathered or summed over in one step have the same ranks, or are rows and columns of a grid, as the groups of a mesh.
+ * docs/data-parallel.md ("When gradients are averaged, and when they are summed") has the leaves whose gradients need no sum,
+ * and other groups.
  */
 
 /* x, unchanged; x is identical on all ranks of the group. For an input that the ranks use differently, as that of a

@@ -270,20 +270,15 @@ SHARD_API SHARD_CHECKED shard_status shard_convert_parallel_embedding(shard_modu
 
 /* ---- initial values, in place ---- */
 
-/*
- * These functions set the values of a leaf: a parameter of a module, local or split, also in the memory of
- * shard_data_parallel or shard_zero_optimizer (in stage 3 each rank makes its flat range). The values of a leaf
- * without memory are made when they are first needed. Random values take the next draw of the thread's generator and
- * depend on the element's index in the whole tensor. They are the same for any number of ranks and any split, if the
- * ranks make the same calls after the same shard_manual_seed. Fan in and fan out are those of the whole tensor [out,
- * in, ...]. The padding row of an embedding gets values as the other rows, as in torch: zero it afterwards.
- *
+/* Set the values of a leaf: a parameter of a module, local or split, also in the memory of shard_data_parallel or
+ * shard_zero_optimizer. Random values take the next draw of the thread's generator, and are the same for any number of ranks
+ * and any split. Fan in and fan out are those of the whole tensor [out, in, ...]. docs/pytorch.md ("Initial values") has the
+ * conditions.
  * Errors: ARGUMENT, a result of an operation, a dtype that is not floating (not for constants), numbers that make no
- * distribution, or that the dtype does not have; SHAPE, fewer than two dimensions for xavier and kaiming; UNSUPPORTED, a partial
- * tensor, and random values of one that is split along another dimension than the first or last, or in a graph's capture. Not
- * collective, but replicas are identical only if all ranks make the call. As torch.nn.init, and
- * torchshard.nn.init.shard_init_helper_ around it.
- */
+ * distribution, or that the dtype does not have; SHAPE, fewer than two dimensions for xavier and kaiming; UNSUPPORTED, a
+ * partial tensor, and random values of one that is split along another dimension than the first or last, or in a graph's
+ * capture. Not collective, but replicas are identical only if all ranks make the call. As torch.nn.init, and
+ * torchshard.nn.init.shard_init_helper_ around it. */
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_constant(shard_tensor *tensor, double value);
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_zeros(shard_tensor *tensor);
 SHARD_API SHARD_CHECKED shard_status shard_nn_init_ones(shard_tensor *tensor);

@@ -335,19 +335,16 @@ typedef struct shard_scaled_dot_product_attention_options {
     {                                                     \
         SHARD_SCALED_DOT_PRODUCT_ATTENTION_OPTIONS_VALUES \
     }
-/* softmax(scale * query key^T) value: query [..., heads, queries, in], key [..., key heads, keys, in] and value
- * [..., key heads, keys, out] give [..., heads, queries, out]; or [queries, in], [keys, in] and [keys, out]. Head h has key
- * head h / (heads / key heads), where heads are a multiple of key heads: torch's enable_gqa. As
- * torch.nn.functional.scaled_dot_product_attention without attn_mask and dropout. With is_causal and offset 0, query i has keys 0
- * to i also where queries and keys differ in number, as in torch. To generate with a cache of n earlier keys, offset is n:
- * key and value have those of the cache first. Without keys the result is 0.
- * Computed in tiles: no memory has a number for each query and key, in forward or backward. Maxima, sums and gradients are in
- * float32 or wider. The backward uses the result, and one number for each query. On GPUs cuDNN computes the 16-bit types where
- * it can, and differs: it rounds the softmax, the gradients of scores and a head's gradients of keys and values to the type, and
- * its backward has the gradients of up to 256 MiB of scores in memory, or of one key head's. docs/performance.md ("Attention").
- * Heads, or a dimension before them, may be split: all three operands are split over one group along this dimension, each
- * rank with the key heads of its heads. Not collective. Errors: SHAPE, shapes that do not fit; ARGUMENT, an
- * offset below 0 or without is_causal, or a scale that is NaN or -inf; UNSUPPORTED, another placement. */
+/* softmax(scale * query key^T) value: query [..., heads, queries, in], key [..., key heads, keys, in] and value [..., key
+ * heads, keys, out] give [..., heads, queries, out]; or [queries, in], [keys, in] and [keys, out]. Head h has key head h /
+ * (heads / key heads), where heads are a multiple of key heads: torch's enable_gqa. With is_causal and offset 0, query i has
+ * keys 0 to i also where queries and keys differ in number, as in torch. To generate with a cache of n earlier keys, offset is
+ * n: key and value have those of the cache first. Without keys the result is 0. docs/performance.md ("Attention") has memory
+ * and rounding. Heads, or a dimension before them, may be split: all three operands are split over one group along this
+ * dimension, each rank with the key heads of its heads.
+ * Errors: SHAPE, shapes that do not fit; ARGUMENT, an offset below 0 or without is_causal, or a scale that is NaN or -inf;
+ * UNSUPPORTED, another placement. Not collective. As torch.nn.functional.scaled_dot_product_attention without attn_mask and
+ * dropout. */
 #define shard_scaled_dot_product_attention(query, key, ...)                                            \
     SHARD_GIVEN(shard_scaled_dot_product_attention_with(                                               \
         query, key,                                                                                    \
@@ -366,16 +363,13 @@ typedef struct shard_embedding_options {
 #define SHARD_EMBEDDING_OPTIONS_VALUES sizeof(shard_embedding_options), INFINITY, 2.0, false
 #define SHARD_EMBEDDING_OPTIONS_INIT {SHARD_EMBEDDING_OPTIONS_VALUES}
 
-/* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along
- * dim 0 gives PARTIAL (each index is in one part), along dim 1 a result split
- * along its last dimension. index may be split if weight is local. padding_idx: a row that gets
- * no gradient; -1 for none. An index outside [0, count) is an error.
- *
- * max_norm changes the rows that index names, and no others, before they are read: a write to
- * the weight, outside of the record. Replicas whose batches differ change different rows, as under
- * torch's DistributedDataParallel, and are not equal until shard_zero_optimizer's next step (stages 1 and 2)
- * or at all. A partitioned weight (stage 3) is refused (UNSUPPORTED). Collective over the
- * weight's group if there is a max_norm and the weight is split along dim 1. As
+/* Rows of weight [count, dim] at index int64 [...]: [..., dim]. A weight split along dim 0 gives PARTIAL (each index is in one
+ * part), along dim 1 a result split along its last dimension. index may be split if weight is local. padding_idx: a row that
+ * gets no gradient; -1 for none. An index outside [0, count) is an error (ARGUMENT).
+ * max_norm changes the rows that index names, and no others, before they are read: a write to the weight, outside of the
+ * record. Replicas whose batches differ change different rows, as under torch's DistributedDataParallel, and are not equal
+ * until shard_zero_optimizer's next step (stages 1 and 2) or at all. A partitioned weight (stage 3) is refused (UNSUPPORTED).
+ * Collective over the weight's group if there is a max_norm and the weight is split along dim 1. As
  * torch.nn.functional.embedding. */
 #define shard_embedding(weight, index, ...) \
     SHARD_GIVEN(shard_embedding_with(weight, index, SHARD_OPTIONS(shard_embedding_options, SHARD_EMBEDDING_OPTIONS, __VA_ARGS__)))

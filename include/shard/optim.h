@@ -251,18 +251,16 @@ typedef struct shard_clip_options {
 #define SHARD_CLIP_OPTIONS_VALUES sizeof(shard_clip_options), 2.0, false
 #define SHARD_CLIP_OPTIONS_INIT {SHARD_CLIP_OPTIONS_VALUES}
 
-/*
- * Scales the optimizer's gradients down to max_norm if their common norm is larger; as torch.nn.utils.clip_grad_norm_. Each
- * element counts once, whether its parameter is replicated, split or partitioned. The gradients stay unchanged: the factor,
- * min(1, max_norm / (norm + 1e-6)), is multiplied into the next step (and clipping). That step and shard_optimizer_zero_grad
- * clear it; shard_zero_grad of a parameter does not. *norm (NULL: not wanted) becomes the norm, NaN after an error other than
- * error_if_nonfinite's. Without it and without error_if_nonfinite the host waits for no GPU, unless the ranks' sums go through
- * host memory. A norm that is infinite or NaN makes gradients 0 or NaN, or is an error (ARGUMENT) on every rank with
- * error_if_nonfinite; call shard_optimizer_zero_grad after it. max_norm may be INFINITY: then the norm alone is computed.
- * Errors: ARGUMENT, a max_norm that is negative or NaN, a norm_type that is not above 0, or a gradient that is still a pending
- * sum, as shard_step; MISMATCH, ranks with other values, or other gradients, as shard_step; UNSUPPORTED, overlap of
- * shard_zero_optimizer, or parameters on several devices. Collective over the world.
- */
+/* Scales the optimizer's gradients down to max_norm if their common norm is larger; as torch.nn.utils.clip_grad_norm_. Each
+ * element counts once, whether its parameter is replicated, split or partitioned. The gradients stay unchanged: min(1, max_norm
+ * / (norm + 1e-6)) is a factor of the next step (and clipping), which that step and shard_optimizer_zero_grad clear, and
+ * shard_zero_grad of a parameter does not. *norm (NULL: not wanted) becomes the norm, NaN after an error other than
+ * error_if_nonfinite's. If norm is NULL and error_if_nonfinite is false, the host waits for no GPU, unless the ranks' sums go
+ * through host memory. A max_norm of INFINITY computes the norm alone.
+ * Errors: ARGUMENT, a max_norm that is negative or NaN, a norm_type that is not above 0, a gradient that is still a pending
+ * sum, as shard_step, or with error_if_nonfinite a norm that is infinite or NaN (docs/errors.md); MISMATCH, ranks with other
+ * values, or other gradients, as shard_step; UNSUPPORTED, overlap of shard_zero_optimizer, or parameters on several devices.
+ * Collective over the world. */
 #define shard_clip_grad_norm(optimizer, max_norm, ...)                                                                           \
     SHARD_GIVEN_STATUS(shard_clip_grad_norm_with(optimizer, max_norm,                                                            \
                                                  SHARD_OPTIONS_BEFORE(shard_clip_options, SHARD_CLIP_OPTIONS, __VA_ARGS__)))

@@ -10,21 +10,10 @@
  * of equally many samples (otherwise: shard_last_batch in data.h). A parameter's replica group has all ranks of such a
  * group, or only this one (else UNSUPPORTED).
  *
- * Rules for the ranks:
- * - Names, shapes, dtypes, the order of the parameters and which of them are frozen are equal on all replicas. A
- *   difference is an error on all ranks (MISMATCH on the rank that differs from most, PEER on the others) that names the rank and
- *   the parameter.
- * - Frozen parameters begin with the first replica's values, unless .init_sync is false, and are compared like the others.
- * - A parameter that requires a gradient and that no rank's backward reaches has a gradient of zeros after it: momentum
- *   and weight decay move it, unlike in one process. Freeze the parameters that the loss does not use.
- * - Every rank's backward reaches a parameter of each object. All ranks reach several objects in the same
- *   order. A difference is an error (MISMATCH). If some rank's backward leaves out a parameter that another one reaches, all
- *   ranks have reached the last parameter of one object before the first of the next, and no optimizer has .overlap. Else the
- *   reductions of two objects change places on that rank, which is a MISMATCH, too. The same holds for other collectives of a
- *   backward over the same ranks, such as those of synchronized batch norms: none is between the parameters that are left out
- *   and those that are not.
- * - No rank freezes a parameter or clears its gradient alone: shard_step and shard_clip_grad_norm compare, of parameters
- *   that are replicated over the world, which have a gradient (MISMATCH).
+ * Names, shapes, dtypes, the order of the parameters and which of them are frozen are equal on all replicas, and no rank freezes
+ * a parameter or clears its gradient alone. A difference is an error on all ranks that names the rank and the parameter. Freeze
+ * the parameters that the loss does not use: one that no rank's backward reaches has a gradient of zeros.
+ * docs/data-parallel.md ("Rules for the ranks") has all rules, also for several objects.
  *
  * docs/data-parallel.md and docs/zero.md are the guides.
  */
