@@ -29,6 +29,7 @@ VENDORS = {  # header: the folder that may include it
     r"nccl": "libshard/comm/nccl",
     r"(cuda|cublas|cudnn)": "libshard/device/cuda",
 }
+COMMENT_LINES = 10  # of a function in include/
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -195,6 +196,24 @@ def check_defaults(root):
                         yield f"{path.name}: the comment of {declarator.split()[-1]} in {name} lacks \"Default: {value}.\""
 
 
+def check_comments(root):
+    """A function's comment is short, and the headings of documents that headers name exist."""
+    found = 0
+    for path in sorted((root / "include").rglob("*.h")):
+        header = path.read_text(encoding="utf-8")
+        for comment, name in re.findall(r"^(/\*(?:(?!\*/).)*\*/)[ \t]*\n(?:SHARD_API\b[^;(]*?|#define )(\w+)\(", header, re.M | re.S):
+            found += 1
+            lines = comment.count("\n") + 1
+            if lines > COMMENT_LINES:
+                yield f"{path.name}: the comment of {name} has {lines} lines, more than {COMMENT_LINES}: move cases to a document that it names"
+        for document, heading in re.findall(r"docs/([\w-]+\.md) \(\"([^\"]+)\"", re.sub(r"\s*\n \*\s*", " ", header)):
+            page = root / "docs" / document
+            if not page.exists() or not re.search(rf"^#+ {re.escape(heading)}$", page.read_text(encoding="utf-8"), re.M):
+                yield f"{path.name}: docs/{document} has no heading \"{heading}\""
+    if found < 200:
+        yield f"include/shard: {found} comments of functions were found: the pattern is not what it should be"
+
+
 def check_width(root):
     return [f"{path.name}:{number}: more than 130 columns" for path in sorted((root / "include").rglob("*.h"))
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > 130]
@@ -348,7 +367,7 @@ def main():
     root = pathlib.Path(sys.argv[1])
     problems = (check_includes(root) + check_file_includes(root) + check_circles(root) + check_strict_program(root) +
                 check_macros(root) + check_options(root) +
-                list(check_defaults(root)) + check_width(root) + check_map(root) +
+                list(check_defaults(root)) + list(check_comments(root)) + check_width(root) + check_map(root) +
                 check_statuses(root) + check_collective_functions(root) + check_collective_calls(root) + check_drawn_operations(root) +
                 check_error_statuses(root) + check_calls(sys.argv[2:]))
     print("\n".join(problems) if problems else "the house is in order")
