@@ -33,7 +33,7 @@ typedef struct shard_cross_entropy_options {
     double logit_scale;        /* logits are multiplied by it first; above 0. Default: 1. */
     double soft_cap;           /* then become soft_cap * tanh(logits / soft_cap); 0: they do not */
     shard_tensor *sample;      /* shard_sample_classes: the classes that count; NULL: all */
-    bool normalized;           /* logits are cosines of x and the weight's rows: see shard_linear_cross_entropy */
+    bool normalized;           /* logits are cosines of x and the weight's rows: docs/classifier.md ("The loss by itself") */
     const shard_margin_logits_options *margin; /* SHARD_MARGIN(.m2 = 0.5): shard_margin_logits of the logits; NULL: none */
     double stash_share; /* of a loss without logits: the stash's part of the weight's bytes; of at least 0. Default: 0.05. */
     shard_tensor *sample_correction; /* shard_sample_correction: [n], added to the logits of the sample's classes; NULL: zeros */
