@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 LONGEST = 80  # lines of an example
-RANKS = {"mesh": (1, 2, 4), "mesh_axes": (1, 2, 4, 8)}
+RANKS = {"groups": (1, 2, 4), "mesh": (1, 2, 4), "mesh_axes": (1, 2, 4, 8), "split_batch": (1, 2, 4)}
 
 
 def expected_output(source):
