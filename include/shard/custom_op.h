@@ -1,5 +1,6 @@
 /*
- * shard/custom_op.h: custom operations with their gradients, as torch.autograd.Function. examples/custom_op.c is one.
+ * shard/custom_op.h: custom operations with their gradients, as torch.autograd.Function. examples/custom_op.c is one,
+ * examples/fused_loss.c one of a split operand.
  *
  * The comment at the head of op.h holds for these functions too: NULL operands, errors, devices.
  */
