@@ -26,7 +26,9 @@ int main(int argc, char **argv)
             shard_tensor *x = shard_normal(SHARD_SHAPE(4, 20), 0.0, 1.0), *loss = NULL;
             shard_tensor *labels = shard_from_host((int64_t[]){3, 42, 77, 99}, SHARD_SHAPE(4), .dtype = SHARD_INT64);
             SHARD_AUTOCAST(SHARD_FLOAT16)
-            loss = shard_parallel_cross_entropy(shard_forward(model, x), labels);
+            {
+                loss = shard_parallel_cross_entropy(shard_forward(model, x), labels);
+            }
             shard_backward(shard_grad_scaler_scale(scaler, loss));
             last = shard_item(loss);
         }
