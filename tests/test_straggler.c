@@ -54,7 +54,7 @@ START_TEST(test_finds)
         is_one = shard_stragglers_find(s, c->size, &checks->computed, sizeof *checks, period, &found);
     ck_assert_int_eq(is_one, c->straggler >= 0);
     if (is_one) {
-        ck_assert_int_eq(found.member, c->straggler);
+        ck_assert_int_eq(found.rank, c->straggler);
         ck_assert_int_eq(checked, 10);
         ck_assert_double_ge(found.period, period);
     }

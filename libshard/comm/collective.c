@@ -21,7 +21,7 @@
 
 /* ---- descriptors ---- */
 
-static bool has_pieces(const shard_collective *call)
+static bool has_blocks(const shard_collective *call)
 {
     return call->kind == SHARD_COLLECTIVE_ALL_GATHER || call->kind == SHARD_COLLECTIVE_REDUCE_SCATTER;
 }
@@ -31,7 +31,7 @@ static int64_t own_count(const shard_group *group, const shard_collective *call)
     return call->counts ? call->counts[shard_group_rank(group)] : 0;
 }
 
-/* Pieces' counts, added up; -1 if one is negative or the sum overflows. */
+/* The counts of the ranks' blocks, added up; -1 if one is negative or the sum overflows. */
 static int64_t total_count(const shard_group *group, const int64_t *counts)
 {
     int64_t total = 0;
@@ -48,7 +48,7 @@ static void check(const shard_group *group, const shard_collective *call)
     int64_t bytes;
     char name[64];
     snprintf(name, sizeof name, "shard_group_%s", shard_collective_name(call->kind));
-    if (has_pieces(call) && !call->counts)
+    if (has_blocks(call) && !call->counts)
         shard_null_argument(name, "counts");
     if (call->kind == SHARD_COLLECTIVE_EXCHANGE && call->count > SHARD_EXCHANGE_BYTES)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " bytes; the most is %d", name, call->count, SHARD_EXCHANGE_BYTES);
@@ -62,7 +62,7 @@ static void check(const shard_group *group, const shard_collective *call)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: root %d of a group of %d", name, call->root, shard_group_size(group));
     const void *own = call->kind == SHARD_COLLECTIVE_ALL_GATHER ? call->send : call->receive;
     const void *whole = call->kind == SHARD_COLLECTIVE_ALL_GATHER ? call->receive : call->send;
-    bool needs_own = !has_pieces(call) || own_count(group, call) > 0;
+    bool needs_own = !has_blocks(call) || own_count(group, call) > 0;
     if (call->count > 0 && (!whole || (needs_own && !own)))
         shard_null_argument(name, "data");
 }
@@ -112,24 +112,24 @@ static shard_status reduce_received(const shard_group *group, const shard_collec
 {
     size_t size = shard_dtype_size(call->dtype);
     unsigned char result[SHARD_SMALL_BYTES];
-    for (int member = 0; member < group->size; member++)
-        group->parts[member] = shard_received(group)[member].data + (size_t)start * size;
+    for (int rank = 0; rank < group->size; rank++)
+        group->parts[rank] = shard_received(group)[rank].data + (size_t)start * size;
     shard_reduce_elements(result, group->parts, group->size, count, call->dtype, call->op);
     return write_small(call, call->receive, result, (size_t)count * size);
 }
 
-/* Puts the pieces that came along one after the other; of an exchange they are equally long. For a device they are moved together
+/* Puts the blocks that came along one after the other; of an exchange they are equally long. For a device they are moved together
  * where they came to, which is one copy to it. */
 static shard_status gather_received(const shard_group *group, const shard_collective *call)
 {
-    char *all = call->device ? group->peers : call->receive, *piece = all;
-    for (int member = 0; member < group->size; member++) {
-        size_t bytes = (size_t)(call->counts ? call->counts[member] : call->count) * shard_dtype_size(call->dtype);
+    char *all = call->device ? group->peers : call->receive, *block = all;
+    for (int rank = 0; rank < group->size; rank++) {
+        size_t bytes = (size_t)(call->counts ? call->counts[rank] : call->count) * shard_dtype_size(call->dtype);
         if (bytes)
-            memmove(piece, shard_received(group)[member].data, bytes);
-        piece += bytes;
+            memmove(block, shard_received(group)[rank].data, bytes);
+        block += bytes;
     }
-    return call->device ? write_small(call, call->receive, all, (size_t)(piece - all)) : SHARD_OK;
+    return call->device ? write_small(call, call->receive, all, (size_t)(block - all)) : SHARD_OK;
 }
 
 static shard_status finish_small(const shard_group *group, const shard_collective *call)

@@ -40,9 +40,9 @@ shard_group *shard_group_alone(int world_rank);
 /* Allocates the lists of a group whose size is set; its ranks are those of the world. False with the error set. */
 bool shard_group_allocate(shard_group *group);
 
-/* The group of `members`: ascending ranks of parent, this rank among them. Collective over these alone, unlike
+/* The group of `ranks`: ascending ranks of parent, this rank among them. Collective over these alone, unlike
  * shard_group_create. */
-shard_group *shard_group_make(shard_group *parent, const int *members, int size);
+shard_group *shard_group_make(shard_group *parent, const int *ranks, int size);
 
 /* Destroys any group, also one that a mesh or the library owns. NULL is ignored. */
 void shard_group_free(shard_group *group);

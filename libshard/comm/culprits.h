@@ -28,7 +28,7 @@ static inline double shard_silent_seconds(double timeout)
 /* Marks, of culprits [size], those that `rank` waits for in the end, directly or through others
  * that wait, and that do not answer. Is the lowest rank on the way that waits for one of them
  * itself: the collective that it is in is the one to be named. Where all on the way wait, in a
- * circle, it is the lowest of them, and those that it waits for are marked. -1: `rank` waits for nobody. */
+ * circle, it is the lowest of them, and those that it waits for are marked. -1: `rank` waits for no rank. */
 int shard_find_culprits(const shard_waits *waits, int rank, bool *culprits);
 
 /* Writes the error of a wait in vain for those marked, in `doing`; `waited_in`: where the first of them waits; NULL:

@@ -116,16 +116,16 @@ shard_range shard_split_range(int64_t size, int ranks, int rank)
 
 /* ---- new groups ---- */
 
-shard_group *shard_group_make(shard_group *parent, const int *members, int size)
+shard_group *shard_group_make(shard_group *parent, const int *ranks, int size)
 {
     if (size == 1)
-        return shard_group_alone(parent->world_ranks[members[0]]);
+        return shard_group_alone(parent->world_ranks[ranks[0]]);
     shard_group *group = shard_refuse_outsider(parent) == SHARD_OK ? new_group(parent->transport, size) : NULL;
     if (!group)
         return NULL;
     for (int i = 0; i < size; i++) {
-        group->world_ranks[i] = parent->world_ranks[members[i]];
-        group->rank = members[i] == parent->rank ? i : group->rank;
+        group->world_ranks[i] = parent->world_ranks[ranks[i]];
+        group->rank = ranks[i] == parent->rank ? i : group->rank;
     }
     if (group->transport->split(parent, group, 0) == SHARD_OK &&
         shard_preflight_only(group, SHARD_COLLECTIVE_GROUP_CREATE) == SHARD_OK)
@@ -146,14 +146,14 @@ typedef struct split_word {
 /* The group of the ranks with this rank's color. */
 static shard_group *create_of_color(shard_group *parent, const split_word *words)
 {
-    int *members = shard_calloc((size_t)parent->size, sizeof *members), size = 0;
-    if (!members)
+    int *ranks = shard_calloc((size_t)parent->size, sizeof *ranks), size = 0;
+    if (!ranks)
         return NULL; /* the ranks of the parent get the error in their next preflight check */
-    for (int member = 0; member < parent->size; member++)
-        if (words[member].color == words[parent->rank].color)
-            members[size++] = member;
-    shard_group *group = shard_group_make(parent, members, size);
-    free(members);
+    for (int rank = 0; rank < parent->size; rank++)
+        if (words[rank].color == words[parent->rank].color)
+            ranks[size++] = rank;
+    shard_group *group = shard_group_make(parent, ranks, size);
+    free(ranks);
     return group;
 }
 
@@ -168,9 +168,9 @@ static shard_group *split_host(shard_group *parent, int color, bool reaches, boo
     parent->call = &call;
     shard_status status = shard_preflight(parent, &call, &mine, sizeof mine);
     parent->call = NULL;
-    for (int member = 0; member < parent->size && status == SHARD_OK; member++) {
-        memcpy(&words[member], shard_received(parent)[member].data, sizeof mine);
-        *all_reach &= words[member].reaches != 0;
+    for (int rank = 0; rank < parent->size && status == SHARD_OK; rank++) {
+        memcpy(&words[rank], shard_received(parent)[rank].data, sizeof mine);
+        *all_reach &= words[rank].reaches != 0;
     }
     if (status == SHARD_OK) {
         if (color != NO_COLOR)

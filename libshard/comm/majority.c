@@ -10,10 +10,10 @@ typedef struct part {
     bool same;
 } part;
 
-static bool is_in(const void *context, int member)
+static bool is_in(const void *context, int rank)
 {
     const part *p = context;
-    return shard_same_value(p->values, p->bytes, p->stride, p->usual, member) == p->same;
+    return shard_same_value(p->values, p->bytes, p->stride, p->usual, rank) == p->same;
 }
 
 static void name_part(const shard_group *group, const part *p, char *text, size_t bytes)

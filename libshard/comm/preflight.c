@@ -115,9 +115,8 @@ static shard_status exchange(shard_group *group, const void *mine, int64_t bytes
 static bool have_same_error(const shard_group *group, shard_error_id id)
 {
     const shard_fingerprint *received = shard_received(group);
-    for (int member = 0; member < group->size; member++)
-        if (received[member].status == SHARD_OK || received[member].error.rank != id.rank ||
-            received[member].error.serial != id.serial)
+    for (int rank = 0; rank < group->size; rank++)
+        if (received[rank].status == SHARD_OK || received[rank].error.rank != id.rank || received[rank].error.serial != id.serial)
             return false;
     return true;
 }
@@ -126,8 +125,8 @@ static bool have_same_error(const shard_group *group, shard_error_id id)
 static uint64_t most_draws(const shard_group *group)
 {
     uint64_t most = 0;
-    for (int member = 0; member < group->size; member++)
-        most = shard_received(group)[member].draws > most ? shard_received(group)[member].draws : most;
+    for (int rank = 0; rank < group->size; rank++)
+        most = shard_received(group)[rank].draws > most ? shard_received(group)[rank].draws : most;
     return most;
 }
 
@@ -190,8 +189,8 @@ static void describe_difference(const shard_group *group, const call_text *texts
         const call_text *example = &texts[examples[i]], *other = &texts[examples[1 - i]];
         char arguments[SHARD_FUNCTION_ARGUMENTS] = "";
         int number = 0;
-        for (int member = 0; member < group->size; member++)
-            number += marked[member] = memcmp(&texts[member], example, sizeof *texts) == 0;
+        for (int rank = 0; rank < group->size; rank++)
+            number += marked[rank] = memcmp(&texts[rank], example, sizeof *texts) == 0;
         if (same_calls && strcmp(example->arguments, other->arguments) == 0)
             snprintf(arguments, sizeof arguments, "%s", i == 0 ? "" : " with other arguments");
         else if (same_calls)
@@ -213,8 +212,8 @@ static shard_status fail_mismatched(shard_group *group)
     size_t used = strlen(mine.call);
     const shard_fingerprint *received = shard_received(group);
     mine.fingerprint = shard_hash_bytes(SHARD_HASH_START, &received[group->rank], offsetof(shard_fingerprint, status));
-    for (int member = 1; member < group->size; member++)
-        if (received[member].sequence != received[0].sequence) {
+    for (int rank = 1; rank < group->size; rank++)
+        if (received[rank].sequence != received[0].sequence) {
             snprintf(mine.call + used, sizeof mine.call - used, " as collective %" PRIu64 " of the group", group->sequence);
             break;
         }
@@ -293,7 +292,7 @@ static shard_fingerprint make_fingerprint(shard_group *group, const shard_collec
 }
 
 /* The first rank of the group writes a line to the log. */
-static void look_for_stragglers(const shard_group *group)
+static void report_straggler(const shard_group *group)
 {
     shard_straggler found;
     char others[64] = "the other rank";
@@ -307,7 +306,7 @@ static void look_for_stragglers(const shard_group *group)
     shard_log_message(
         SHARD_LOG_WARN,
         "rank %d is a straggler: in the last %.1f s it computed for %.1f s, %s for %.1f s (SHARD_STRAGGLER_SECONDS)",
-        group->world_ranks[found.member], found.period, found.computed, others, found.median);
+        group->world_ranks[found.rank], found.period, found.computed, others, found.median);
 }
 
 /* The check's exchange. A rank whose device has waited in vain for SHARD_TIMEOUT waits a second more for the transport to find
@@ -347,15 +346,15 @@ shard_status shard_preflight(shard_group *group, const shard_collective *call, c
         return shard_last_status();
     }
     const shard_fingerprint *received = shard_received(group);
-    for (int member = 0; member < group->size; member++)
-        if (received[member].status != SHARD_OK)
-            return fail_together(group, member);
-    for (int member = 1; member < group->size; member++)
-        if (!same_call(&received[member], &received[0]))
+    for (int rank = 0; rank < group->size; rank++)
+        if (received[rank].status != SHARD_OK)
+            return fail_together(group, rank);
+    for (int rank = 1; rank < group->size; rank++)
+        if (!same_call(&received[rank], &received[0]))
             return fail_mismatched(group);
     if (group->size == shard_process.world_size)
         shard_random_note_common_place();
-    look_for_stragglers(group);
+    report_straggler(group);
     return SHARD_OK;
 }
 

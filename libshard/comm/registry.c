@@ -55,7 +55,7 @@ const shard_transport *shard_host_transport_at(int number)
 
 /* ---- device transports ---- */
 
-static void log_members(const shard_group *group, const char *refusal)
+static void log_ranks(const shard_group *group, const char *refusal)
 {
     char text[SHARD_COMM_TEXT] = "";
     if (group->rank != 0)
@@ -72,12 +72,12 @@ static shard_status try_transport(shard_group *group, const shard_transport *tra
     unsigned char offer[SHARD_OFFER_BYTES] = {0};
     if (!transport->offer)
         return transport->connect(group, call->device, NULL, refusal, bytes);
-    unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES); /* before the check, which tells of an error */
+    unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES); /* before the check, which sends an error */
     if (shard_last_status() == SHARD_OK)
         transport->offer(call->device, offer);
     shard_status status = shard_preflight(group, call, offer, sizeof offer);
-    for (int member = 0; member < group->size && status == SHARD_OK; member++)
-        memcpy(offers + (size_t)member * SHARD_OFFER_BYTES, shard_received(group)[member].data, SHARD_OFFER_BYTES);
+    for (int rank = 0; rank < group->size && status == SHARD_OK; rank++)
+        memcpy(offers + (size_t)rank * SHARD_OFFER_BYTES, shard_received(group)[rank].data, SHARD_OFFER_BYTES);
     if (status == SHARD_OK)
         status = transport->connect(group, call->device, offers, refusal, bytes);
     free(offers);
@@ -95,7 +95,7 @@ shard_status shard_device_transport_choose(shard_group *group, const shard_colle
         status = try_transport(group, device_transports[i], &choice, refusal, sizeof refusal);
     group->call = NULL;
     if (status == SHARD_OK)
-        log_members(group, refusal);
+        log_ranks(group, refusal);
     return status;
 }
 
@@ -108,6 +108,6 @@ shard_status shard_device_transport_split(shard_group *parent, shard_group *grou
     parent->device_transport->split(parent, group, color);
     shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
     if (status == SHARD_OK && group)
-        log_members(group, "");
+        log_ranks(group, "");
     return status;
 }

@@ -11,7 +11,8 @@ const shard_transport *shard_find_transport(const char *name);
  * NULL with the error set: ARGUMENT, a malformed SHARD_MPI. */
 const shard_transport *shard_launched_transport(void);
 
-/* Tells the launcher that started this process, if it is shardrun, that the program has called shard_init or shard_init_with. */
+/* Notifies the launcher that started this process, if it is shardrun, that the program has called shard_init or shard_init_with.
+ */
 void shard_note_call_of_init(void);
 
 /* The end of that call: with an error of this thread, ranks that wait for this one receive it, if shardrun started them. */

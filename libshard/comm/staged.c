@@ -1,8 +1,8 @@
 /*
  * The device transport through pinned host memory and the group's host transport: several
- * ranks on one GPU, or no transport that reaches it. By pieces that all ranks cut
+ * ranks on one GPU, or no transport that reaches it. By chunks that all ranks cut
  * identically, so that the pinned memory is small however large the data is. A preflight
- * check precedes each piece: whether all ranks' copies succeeded, and since host transports need
+ * check precedes each chunk: whether all ranks' copies succeeded, and since host transports need
  * an exchange between two collectives.
  */
 #include "comm/backends.h"
@@ -20,7 +20,7 @@
 typedef struct stage {
     shard_device *device;
     void *memory;
-    int64_t *counts; /* [size] of the pieces that are there */
+    int64_t *counts; /* [size] of the ranks' chunks that are there */
 } stage;
 
 static void close_stage(shard_group *group)
@@ -62,9 +62,9 @@ static shard_status prepare(shard_group *group, shard_collective *call)
     return shard_last_status();
 }
 
-/* ---- pieces ---- */
+/* ---- chunks ---- */
 
-/* Queues a copy to the stage. After an error the thread has it, which the check before the piece sends. */
+/* Queues a copy to the stage. After an error the thread has it, which the check before the chunk sends. */
 static void copy_out(const stage *s, void *to, const void *from, int64_t bytes)
 {
     if (bytes)
@@ -76,29 +76,29 @@ static shard_status copy_in(const stage *s, void *to, const void *from, int64_t 
     return s->device->ops->copy_in(s->device, to, from, (size_t)bytes);
 }
 
-/* The ranks' pieces from `at` on, of at most `most` each; false after the last. */
+/* The chunks of the ranks' blocks from `at` on, of at most `most` elements each; false after the last. */
 static bool cut(const shard_group *group, const stage *s, const int64_t *counts, int64_t at, int64_t most)
 {
-    for (int member = 0; member < group->size; member++)
-        s->counts[member] = shard_count_from(counts[member], at, most);
+    for (int rank = 0; rank < group->size; rank++)
+        s->counts[rank] = shard_count_from(counts[rank], at, most);
     return shard_largest_count(counts, group->size) > at;
 }
 
-/* One piece's collective, in the stage's memory, when copies to it and earlier ones from it have arrived; OK only if no rank has
+/* One chunk's collective, in the stage's memory, when copies to it and earlier ones from it have arrived; OK only if no rank has
  * an error. */
-static shard_status post_piece(shard_group *group, const stage *s, shard_collective *piece)
+static shard_status post_chunk(shard_group *group, const stage *s, shard_collective *chunk)
 {
     shard_request *request = NULL;
     s->device->ops->copy_out(s->device, s->memory, s->memory, 0); /* waits for the queue, not for copy_in_async */
-    piece->device = NULL;
-    piece->prepared = NULL;
-    shard_prepare(group->transport, group, piece);
+    chunk->device = NULL;
+    chunk->prepared = NULL;
+    shard_prepare(group->transport, group, chunk);
     shard_status status = shard_preflight_only(group, SHARD_COLLECTIVE_AGREE);
     if (status != SHARD_OK) {
-        shard_discard(group->transport, group, piece);
+        shard_discard(group->transport, group, chunk);
         return status;
     }
-    SHARD_TRY(group->transport->post(group, piece, &request));
+    SHARD_TRY(group->transport->post(group, chunk, &request));
     return request ? group->transport->wait(group, request) : SHARD_OK;
 }
 
@@ -109,15 +109,15 @@ static shard_status move_whole(shard_group *group, const stage *s, const shard_c
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype), most = STAGE_BYTES / element;
     bool broadcasts = call->kind == SHARD_COLLECTIVE_BROADCAST, sends = !broadcasts || group->rank == call->root;
-    shard_collective piece = *call;
-    piece.send = piece.receive = s->memory;
+    shard_collective chunk = *call;
+    chunk.send = chunk.receive = s->memory;
     for (int64_t at = 0; at < call->count; at += most) {
         char *where = (char *)call->receive + at * element;
-        piece.count = shard_min(call->count - at, most);
-        copy_out(s, s->memory, where, sends ? piece.count * element : 0);
-        SHARD_TRY(post_piece(group, s, &piece));
+        chunk.count = shard_min(call->count - at, most);
+        copy_out(s, s->memory, where, sends ? chunk.count * element : 0);
+        SHARD_TRY(post_chunk(group, s, &chunk));
         if (!broadcasts || !sends)
-            SHARD_TRY(copy_in(s, where, s->memory, piece.count * element));
+            SHARD_TRY(copy_in(s, where, s->memory, chunk.count * element));
     }
     return SHARD_OK;
 }
@@ -125,19 +125,19 @@ static shard_status move_whole(shard_group *group, const stage *s, const shard_c
 static shard_status gather(shard_group *group, const stage *s, const shard_collective *call, int64_t most)
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype);
-    shard_collective piece = *call;
-    piece.counts = s->counts;
-    piece.receive = s->memory;
+    shard_collective chunk = *call;
+    chunk.counts = s->counts;
+    chunk.receive = s->memory;
     for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
         char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element, *from = s->memory,
              *to = call->receive;
         copy_out(s, own, (const char *)call->send + at * element, s->counts[group->rank] * element);
-        piece.send = own;
-        SHARD_TRY(post_piece(group, s, &piece));
-        for (int member = 0; member < group->size; member++) {
-            SHARD_TRY(copy_in(s, to + at * element, from, s->counts[member] * element));
-            from += s->counts[member] * element;
-            to += call->counts[member] * element;
+        chunk.send = own;
+        SHARD_TRY(post_chunk(group, s, &chunk));
+        for (int rank = 0; rank < group->size; rank++) {
+            SHARD_TRY(copy_in(s, to + at * element, from, s->counts[rank] * element));
+            from += s->counts[rank] * element;
+            to += call->counts[rank] * element;
         }
     }
     return SHARD_OK;
@@ -146,20 +146,20 @@ static shard_status gather(shard_group *group, const stage *s, const shard_colle
 static shard_status reduce_scatter(shard_group *group, const stage *s, const shard_collective *call, int64_t most)
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype);
-    shard_collective piece = *call;
-    piece.counts = s->counts;
-    piece.send = s->memory;
+    shard_collective chunk = *call;
+    chunk.counts = s->counts;
+    chunk.send = s->memory;
     for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
         char *to = s->memory;
         const char *from = call->send;
-        for (int member = 0; member < group->size; member++) {
-            copy_out(s, to, from + at * element, s->counts[member] * element);
-            to += s->counts[member] * element;
-            from += call->counts[member] * element;
+        for (int rank = 0; rank < group->size; rank++) {
+            copy_out(s, to, from + at * element, s->counts[rank] * element);
+            to += s->counts[rank] * element;
+            from += call->counts[rank] * element;
         }
         char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element;
-        piece.receive = own;
-        SHARD_TRY(post_piece(group, s, &piece));
+        chunk.receive = own;
+        SHARD_TRY(post_chunk(group, s, &chunk));
         SHARD_TRY(copy_in(s, (char *)call->receive + at * element, own, s->counts[group->rank] * element));
     }
     return SHARD_OK;

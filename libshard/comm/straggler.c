@@ -55,18 +55,18 @@ static int ascending(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-static double value_at(const double *first, size_t stride, int member)
+static double value_at(const double *first, size_t stride, int rank)
 {
-    return *(const double *)((const char *)first + (size_t)member * stride);
+    return *(const double *)((const char *)first + (size_t)rank * stride);
 }
 
 /* Sets the rank that computed longest, and the median of the others. */
 static void find_slowest(const double *computed, int size, double *sorted, shard_straggler *found)
 {
-    found->member = 0;
-    for (int member = 0; member < size; member++) {
-        sorted[member] = computed[member];
-        found->member = computed[member] > computed[found->member] ? member : found->member;
+    found->rank = 0;
+    for (int rank = 0; rank < size; rank++) {
+        sorted[rank] = computed[rank];
+        found->rank = computed[rank] > computed[found->rank] ? rank : found->rank;
     }
     qsort(sorted, (size_t)size, sizeof *sorted, ascending);
     found->computed = sorted[size - 1];
@@ -94,8 +94,8 @@ bool shard_stragglers_find(shard_stragglers *s, int size, const double *computed
         return false;
     found->period = now - s->since;
     double *room = s->before + size;
-    for (int member = 0; member < size; member++)
-        room[member] = value_at(computed, stride, member) - s->before[member];
+    for (int rank = 0; rank < size; rank++)
+        room[rank] = value_at(computed, stride, rank) - s->before[rank];
     if (!begins) {
         find_slowest(room, size, room + size, found);
         is_one = found->computed > found->period / 2 && found->computed >= SHARD_STRAGGLER_FACTOR * found->median;
@@ -104,7 +104,7 @@ bool shard_stragglers_find(shard_stragglers *s, int size, const double *computed
         s->quiet = s->left = 0;
     s->since = now;
     s->checks = 0;
-    for (int member = 0; member < size; member++)
-        s->before[member] = value_at(computed, stride, member);
+    for (int rank = 0; rank < size; rank++)
+        s->before[rank] = value_at(computed, stride, rank);
     return is_one && is_due(s);
 }

@@ -30,7 +30,7 @@ shard_stragglers *shard_stragglers_create(int size);
 /* The rank that computed for more than half of the period, and SHARD_STRAGGLER_FACTOR times as long as the others' median. */
 #define SHARD_STRAGGLER_FACTOR 4
 typedef struct shard_straggler {
-    int member;
+    int rank;
     double computed, median, period; /* seconds */
 } shard_straggler;
 

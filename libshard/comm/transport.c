@@ -48,7 +48,7 @@ const char *shard_group_broken_prefix(uint64_t *since)
 
 /* ---- ranks by name ---- */
 
-void shard_name_ranks(const shard_group *group, bool (*has)(const void *context, int member), const void *context, char *text,
+void shard_name_ranks(const shard_group *group, bool (*has)(const void *context, int rank), const void *context, char *text,
                       size_t bytes)
 {
     int number = 0, named = 0;
@@ -67,10 +67,10 @@ void shard_name_ranks(const shard_group *group, bool (*has)(const void *context,
         snprintf(text + used, bytes - used, " and %d more", number - named);
 }
 
-static bool is_marked(const void *context, int member)
+static bool is_marked(const void *context, int rank)
 {
     const bool *marked = context;
-    return !marked || marked[member];
+    return !marked || marked[rank];
 }
 
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes)

@@ -34,8 +34,8 @@ typedef enum shard_collective_kind {
     SHARD_COLLECTIVE_FAIL,
     SHARD_COLLECTIVE_EXCHANGE, /* receive [size][count] = every rank's send [count]; bytes, at most SHARD_EXCHANGE_BYTES */
     SHARD_COLLECTIVE_ALL_REDUCE,
-    SHARD_COLLECTIVE_ALL_GATHER, /* receive = the ranks' pieces one after the other; send may be this rank's piece inside it */
-    SHARD_COLLECTIVE_REDUCE_SCATTER, /* receive = the sum of every rank's piece for this rank; may be this rank's piece
+    SHARD_COLLECTIVE_ALL_GATHER, /* receive = the ranks' blocks one after the other; send may be this rank's block inside it */
+    SHARD_COLLECTIVE_REDUCE_SCATTER, /* receive = the sum of every rank's block for this rank; may be this rank's block
                                         inside send, which may be overwritten */
     SHARD_COLLECTIVE_BROADCAST,
 } shard_collective_kind;
@@ -44,8 +44,8 @@ typedef struct shard_collective {
     shard_collective_kind kind;
     const void *send;
     void *receive;         /* the same as send if data is reduced or broadcast in place */
-    int64_t count;         /* of all pieces */
-    const int64_t *counts; /* [size] of the ranks' pieces; NULL: no pieces */
+    int64_t count;         /* of all blocks */
+    const int64_t *counts; /* [size] of the ranks' blocks; NULL: no blocks */
     shard_dtype dtype;
     shard_reduce_op op;
     int root;             /* of a broadcast */
@@ -176,16 +176,16 @@ void shard_group_describe(const shard_group *group, char *text, size_t bytes);
 
 /* "rank 2" or "ranks 1, 2 and 5": the group's ranks for which has(context, rank of the group) is true, by their numbers in the
  * world, or by those in the group if it has no list of these. Appends to the string in text. */
-void shard_name_ranks(const shard_group *group, bool (*has)(const void *context, int member), const void *context, char *text,
+void shard_name_ranks(const shard_group *group, bool (*has)(const void *context, int rank), const void *context, char *text,
                       size_t bytes);
 /* The same of the group's ranks for which marked is set; NULL: of all. */
 void shard_group_name_ranks(const shard_group *group, const bool *marked, char *text, size_t bytes);
 
-/* The number of elements of the pieces before the piece of rank `member`. */
-static inline int64_t shard_count_before(const int64_t *counts, int member)
+/* The number of elements of the blocks before that of `rank`. */
+static inline int64_t shard_count_before(const int64_t *counts, int rank)
 {
     int64_t before = 0;
-    for (int i = 0; i < member; i++)
+    for (int i = 0; i < rank; i++)
         before += counts[i];
     return before;
 }
@@ -197,7 +197,7 @@ static inline int64_t shard_count_from(int64_t count, int64_t at, int64_t most)
     return left < most ? left : most;
 }
 
-/* The number of elements of the largest of `size` pieces. */
+/* The number of elements of the largest of `size` blocks. */
 static inline int64_t shard_largest_count(const int64_t *counts, int size)
 {
     int64_t largest = 0;

@@ -1,6 +1,6 @@
 /*
  * The transport through the caller's exchange (shard_init_with): ranks on several hosts without an MPI. Each
- * collective is made of all-gathers of pieces, so that the caller brings one function. Each rank's bytes go to every
+ * collective is made of all-gathers of chunks, so that the caller brings one function. Each rank's bytes go to every
  * other rank, which is slow for many ranks and much data. Sums are in rank order, as over shared memory.
  */
 #include "comm/backends.h"
@@ -15,14 +15,14 @@
 #include <string.h>
 
 /* Bytes that a rank sends at once, and that all ranks of a large group send. */
-#define PIECE_BYTES ((int64_t)64 << 10)
-#define PIECES_BYTES ((int64_t)4 << 20)
+#define CHUNK_BYTES ((int64_t)64 << 10)
+#define CHUNKS_BYTES ((int64_t)4 << 20)
 
 /* A group's state. */
 typedef struct exchange_group {
     shard_rendezvous *rendezvous; /* a reference */
-    shard_exchange_call *call;    /* for pieces */
-    int64_t piece;                /* bytes that a rank sends at once; a multiple of every element's size */
+    shard_exchange_call *call;    /* for chunks */
+    int64_t chunk;                /* bytes that a rank sends at once; a multiple of every element's size */
 } exchange_group;
 
 static void close_group(shard_group *group)
@@ -42,9 +42,9 @@ static shard_status make_state(shard_group *group, shard_rendezvous *rendezvous)
     group->state = state;
     state->rendezvous = rendezvous;
     rendezvous->references++;
-    int64_t each = PIECES_BYTES / group->size / 8 * 8;
-    state->piece = each > PIECE_BYTES ? PIECE_BYTES : each > SHARD_EXCHANGE_BYTES ? each : SHARD_EXCHANGE_BYTES;
-    state->call = shard_exchange_call_create(rendezvous, group->world_ranks, group->size, (size_t)state->piece);
+    int64_t each = CHUNKS_BYTES / group->size / 8 * 8;
+    state->chunk = each > CHUNK_BYTES ? CHUNK_BYTES : each > SHARD_EXCHANGE_BYTES ? each : SHARD_EXCHANGE_BYTES;
+    state->call = shard_exchange_call_create(rendezvous, group->world_ranks, group->size, (size_t)state->chunk);
     if (state->call)
         return SHARD_OK;
     close_group(group);
@@ -78,13 +78,13 @@ static shard_status all_gather_bytes(shard_group *group, const void *send, int64
 /* Reduces the data's elements in [start, end), all of which are sent, to `receive`. */
 static shard_status reduce(shard_group *group, const shard_collective *call, int64_t start, int64_t end)
 {
-    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->piece / element;
+    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->chunk / element;
     const char *all;
     for (int64_t at = 0; at < call->count; at += most) {
         int64_t count = shard_min(most, call->count - at), low = at > start ? at : start, high = shard_min(at + count, end);
         SHARD_TRY(all_gather_bytes(group, (const char *)call->send + at * element, count * element, count * element, &all));
-        for (int member = 0; member < group->size; member++)
-            group->parts[member] = all + (member * count + low - at) * element;
+        for (int rank = 0; rank < group->size; rank++)
+            group->parts[rank] = all + (rank * count + low - at) * element;
         if (low < high)
             shard_reduce_elements((char *)call->receive + (low - start) * element, group->parts, group->size, high - low,
                                   call->dtype, call->op);
@@ -92,21 +92,21 @@ static shard_status reduce(shard_group *group, const shard_collective *call, int
     return SHARD_OK;
 }
 
-/* Pieces that are shorter than the longest are sent with bytes behind them that are not read. */
+/* Blocks that are shorter than the longest are sent with bytes behind them that are not read. */
 static shard_status gather(shard_group *group, const shard_collective *call)
 {
-    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->piece;
+    int64_t element = (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->chunk;
     int64_t longest = shard_largest_count(call->counts, group->size) * element;
     const char *all;
     for (int64_t at = 0; at < longest; at += most) {
         int64_t bytes = shard_min(most, longest - at), own = shard_count_from(call->counts[group->rank] * element, at, bytes);
         SHARD_TRY(all_gather_bytes(group, own > 0 ? (const char *)call->send + at : NULL, own, bytes, &all));
-        char *piece = call->receive;
-        for (int member = 0; member < group->size; member++) {
-            int64_t theirs = shard_count_from(call->counts[member] * element, at, bytes);
+        char *block = call->receive;
+        for (int rank = 0; rank < group->size; rank++) {
+            int64_t theirs = shard_count_from(call->counts[rank] * element, at, bytes);
             if (theirs > 0)
-                memcpy(piece + at, all + member * bytes, (size_t)theirs);
-            piece += call->counts[member] * element;
+                memcpy(block + at, all + rank * bytes, (size_t)theirs);
+            block += call->counts[rank] * element;
         }
     }
     return SHARD_OK;
@@ -114,7 +114,7 @@ static shard_status gather(shard_group *group, const shard_collective *call)
 
 static shard_status broadcast(shard_group *group, const shard_collective *call)
 {
-    int64_t total = call->count * (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->piece;
+    int64_t total = call->count * (int64_t)shard_dtype_size(call->dtype), most = ((exchange_group *)group->state)->chunk;
     const char *all;
     for (int64_t at = 0; at < total; at += most) {
         int64_t bytes = shard_min(most, total - at);

@@ -1,7 +1,7 @@
 /*
  * Between the library and its MPI plugins. A plugin is loaded into a process
  * that has the library already, as a shared object or inside the program; it
- * links nothing of it, but is handed what it needs.
+ * links nothing of it, but gets a table of what it needs.
  */
 #ifndef SHARD_COMM_MPI_HOST_H
 #define SHARD_COMM_MPI_HOST_H

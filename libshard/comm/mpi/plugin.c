@@ -42,7 +42,7 @@ static shard_status check_thread(void)
 
 /* How many groups of the same ranks this process has made. */
 typedef struct birth {
-    uint64_t members, number;
+    uint64_t ranks, number;
     struct birth *next;
 } birth;
 
@@ -51,20 +51,20 @@ typedef struct birth {
 static uint64_t number_group(int size, const int *world_ranks)
 {
     static birth *births;
-    uint64_t members = SHARD_HASH_START;
-    for (int member = 0; member < size; member++)
-        members = shard_hash_word(members, (uint64_t)(world_ranks ? world_ranks[member] : member));
+    uint64_t ranks = SHARD_HASH_START;
+    for (int rank = 0; rank < size; rank++)
+        ranks = shard_hash_word(ranks, (uint64_t)(world_ranks ? world_ranks[rank] : rank));
     birth *known = births;
-    while (known && known->members != members)
+    while (known && known->ranks != ranks)
         known = known->next;
     if (!known) {
         known = mpi.host->calloc(1, sizeof *known);
         if (!known)
             return 0;
-        *known = (birth){.members = members, .next = births};
+        *known = (birth){.ranks = ranks, .next = births};
         births = known;
     }
-    return shard_hash_word(members, ++known->number) | 1;
+    return shard_hash_word(ranks, ++known->number) | 1;
 }
 
 /* The state of a group without a communicator yet. */
@@ -93,7 +93,7 @@ static int tag_of(const shard_group *group, int phase)
 
 /* MPI_Comm_create_group blocks: all ranks come to the first of them before it is
  * called, with a deadline. */
-static shard_status gather_members(shard_group *group)
+static shard_status gather_ranks(shard_group *group)
 {
     enum { TAG_COME = 1, TAG_GO };
     MPI_Request *requests = mpi.host->calloc((size_t)group->size, sizeof *requests);
@@ -103,9 +103,9 @@ static shard_status gather_members(shard_group *group)
     shard_status status = SHARD_OK;
     for (int phase = TAG_COME; phase <= TAG_GO && status == SHARD_OK; phase++) {
         int number = 0;
-        for (int member = 1; member < group->size && result == MPI_SUCCESS; member++) {
-            int other = group->rank == 0 ? group->world_ranks[member] : first;
-            if (group->rank != 0 && member != group->rank)
+        for (int rank = 1; rank < group->size && result == MPI_SUCCESS; rank++) {
+            int other = group->rank == 0 ? group->world_ranks[rank] : first;
+            if (group->rank != 0 && rank != group->rank)
                 continue;
             if ((group->rank == 0) == (phase == TAG_GO))
                 result = MPI_Isend(NULL, 0, MPI_BYTE, other, tag_of(group, phase), mpi.comm, &requests[number++]);
@@ -124,18 +124,18 @@ static shard_status gather_members(shard_group *group)
 static shard_status create_comm(shard_group *group)
 {
     mpi_group *state = group->state;
-    MPI_Group everybody, members;
-    MPI_TRY(MPI_Comm_group(mpi.comm, &everybody));
-    MPI_TRY(MPI_Group_incl(everybody, group->size, group->world_ranks, &members));
+    MPI_Group all, ranks;
+    MPI_TRY(MPI_Comm_group(mpi.comm, &all));
+    MPI_TRY(MPI_Group_incl(all, group->size, group->world_ranks, &ranks));
     mpi_watch("MPI_Comm_create_group");
-    int result = MPI_Comm_create_group(mpi.comm, members, tag_of(group, 0), &state->comm);
+    int result = MPI_Comm_create_group(mpi.comm, ranks, tag_of(group, 0), &state->comm);
     mpi_watch_end();
     shard_status status = mpi_check(result, "MPI_Comm_create_group");
     if (status != SHARD_OK)
         return status;
     MPI_TRY(MPI_Comm_set_errhandler(state->comm, MPI_ERRORS_RETURN));
-    MPI_Group_free(&members);
-    MPI_Group_free(&everybody);
+    MPI_Group_free(&ranks);
+    MPI_Group_free(&all);
     return SHARD_OK;
 }
 
@@ -146,7 +146,7 @@ static shard_status split(shard_group *parent, shard_group *group, int color)
     SHARD_TRY(check_thread());
     shard_status status = make_state(group);
     if (status == SHARD_OK)
-        status = gather_members(group);
+        status = gather_ranks(group);
     return status == SHARD_OK ? create_comm(group) : status;
 }
 

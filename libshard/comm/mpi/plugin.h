@@ -23,7 +23,7 @@ typedef struct mpi_answer {
     uint64_t wait;     /* the one that the rank is in; MPI_NO_WAIT: in something else */
     int32_t came;
     char doing[MPI_DOING_TEXT];
-    unsigned char members[]; /* bit r: the rank waits for world rank r, unless that is in the same wait */
+    unsigned char waits_for[]; /* bit r: the rank waits for world rank r, unless that is in the same wait */
 } mpi_answer;
 
 #define MPI_NO_WAIT 0
@@ -134,7 +134,7 @@ void mpi_forget_answer(int rank);
 void mpi_read_news(void);
 
 /* Asks all ranks where they are, for shard_silent_seconds or until `done`: writes the error of this rank, which waits,
- * and tells all which ranks did not come. */
+ * and sends all ranks the set of those that did not come. */
 typedef shard_status mpi_is_done(void *context, int *done);
 shard_status mpi_find_absent(mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes);
 

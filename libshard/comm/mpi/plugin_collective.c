@@ -17,9 +17,9 @@
 
 /* The memory of a collective, taken before its preflight check. After an error it is not freed, as MPI may still use it. */
 struct shard_request {
-    int *counts;   /* [2][size] of pieces, and where they begin: a call reads them until it is done; or NULL */
+    int *counts;   /* [2][size] of blocks, and where they begin: a call reads them until it is done; or NULL */
     float *wide;   /* a chunk of narrow types, or NULL */
-    void *outside; /* the sum of this rank's piece, until it is copied to ... */
+    void *outside; /* the sum of this rank's block, until it is copied to ... */
     void *inside;  /* ... its place in the data that is summed; or both NULL */
     size_t bytes;  /* of outside */
     int number;    /* of calls under way; 0: the collective is done */
@@ -159,14 +159,14 @@ static void free_request(shard_request *request)
     free(request);
 }
 
-/* Where a rank's piece begins. */
-static char *piece_of(const shard_group *group, const void *all, const shard_collective *call)
+/* Where a rank's block begins. */
+static char *block_of(const shard_group *group, const void *all, const shard_collective *call)
 {
     return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
 }
 
-/* Whether the pieces are moved or reduced one after the other, each by calls of its own. */
-static bool goes_by_pieces(const shard_collective *call)
+/* Whether the blocks are moved or reduced one after the other, each by calls of its own. */
+static bool goes_by_blocks(const shard_collective *call)
 {
     return call->count > mpi.most || (shard_collective_reduces(call) && kinds[call->dtype].narrow);
 }
@@ -183,12 +183,12 @@ static needs needs_of(const shard_group *group, const shard_collective *call)
         return (needs){.wide = narrow_chunk(call->counts ? shard_largest_count(call->counts, group->size) : call->count)};
     if (!call->counts)
         return (needs){.calls = shard_divide_up(call->count, mpi.most)};
-    if (goes_by_pieces(call))
+    if (goes_by_blocks(call))
         return (needs){0};
-    /* Not in place, where MPICH copies a piece that lies at the beginning onto itself, and takes one memory for both as an error
-     * also where the rank's piece is empty. */
+    /* Not in place, where MPICH copies a block that lies at the beginning onto itself, and takes one memory for both as an error
+     * also where the rank's block is empty. */
     bool inside =
-        shard_collective_reduces(call) && (call->receive == call->send || call->receive == piece_of(group, call->send, call));
+        shard_collective_reduces(call) && (call->receive == call->send || call->receive == block_of(group, call->send, call));
     return (needs){.calls = 1, .counts = 2 * (int64_t)group->size, .outside = inside};
 }
 
@@ -257,37 +257,37 @@ static shard_status post_whole(shard_group *group, const shard_collective *call)
     return SHARD_OK;
 }
 
-/* ---- pieces ---- */
+/* ---- blocks ---- */
 
 /* The counts and where they begin, as MPI wants them. */
 static void write_counts(const shard_group *group, const int64_t *counts, int *numbers)
 {
     int start = 0;
-    for (int member = 0; member < group->size; member++) {
-        numbers[member] = (int)counts[member];
-        numbers[group->size + member] = start;
-        start += (int)counts[member];
+    for (int rank = 0; rank < group->size; rank++) {
+        numbers[rank] = (int)counts[rank];
+        numbers[group->size + rank] = start;
+        start += (int)counts[rank];
     }
 }
 
-/* Each rank's piece is broadcast, or reduced to that rank, one after the other. */
-static shard_status move_pieces(shard_group *group, const shard_collective *call, char *all)
+/* Each rank's block is broadcast, or reduced to that rank, one after the other. */
+static shard_status move_blocks(shard_group *group, const shard_collective *call, char *all)
 {
     size_t size = kinds[call->dtype].size;
     MPI_Datatype type = type_of(call->dtype);
     MPI_Comm comm = comm_of(group);
     shard_status status = SHARD_OK;
-    for (int member = 0; member < group->size; member++)
-        for (int64_t left = call->counts[member]; left > 0 && status == SHARD_OK;) {
+    for (int rank = 0; rank < group->size; rank++)
+        for (int64_t left = call->counts[rank]; left > 0 && status == SHARD_OK;) {
             int length = (int)shard_min(mpi.most, left);
             MPI_Request request = MPI_REQUEST_NULL;
             if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
-                MPI_TRY(MPI_Ibcast(all, length, type, member, comm, &request));
+                MPI_TRY(MPI_Ibcast(all, length, type, rank, comm, &request));
             else if (!kinds[call->dtype].narrow)
-                MPI_TRY(MPI_Ireduce(group->rank == member ? MPI_IN_PLACE : all, all, length, type, op_of(call->op), member, comm,
+                MPI_TRY(MPI_Ireduce(group->rank == rank ? MPI_IN_PLACE : all, all, length, type, op_of(call->op), rank, comm,
                                     &request));
             status = kinds[call->dtype].narrow && call->kind != SHARD_COLLECTIVE_ALL_GATHER
-                         ? reduce_narrow(group, call, all, length, member)
+                         ? reduce_narrow(group, call, all, length, rank)
                          : finish_one(group, request);
             all += (size_t)length * size;
             left -= length;
@@ -304,9 +304,9 @@ static void copy_own(const shard_group *group, const shard_collective *call, voi
 static shard_status post_gather(shard_group *group, const shard_collective *call)
 {
     shard_request *made = call->prepared;
-    copy_own(group, call, piece_of(group, call->receive, call), call->send);
-    if (goes_by_pieces(call))
-        return move_pieces(group, call, call->receive);
+    copy_own(group, call, block_of(group, call->receive, call), call->send);
+    if (goes_by_blocks(call))
+        return move_blocks(group, call, call->receive);
     write_counts(group, call->counts, made->counts);
     MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, call->receive, made->counts, made->counts + group->size,
                             type_of(call->dtype), comm_of(group), &made->calls[0]));
@@ -317,10 +317,10 @@ static shard_status post_gather(shard_group *group, const shard_collective *call
 static shard_status post_scatter(shard_group *group, const shard_collective *call)
 {
     shard_request *made = call->prepared;
-    if (goes_by_pieces(call)) {
-        shard_status status = move_pieces(group, call, (char *)(uintptr_t)call->send);
+    if (goes_by_blocks(call)) {
+        shard_status status = move_blocks(group, call, (char *)(uintptr_t)call->send);
         if (status == SHARD_OK)
-            copy_own(group, call, call->receive, piece_of(group, call->send, call));
+            copy_own(group, call, call->receive, block_of(group, call->send, call));
         return status;
     }
     write_counts(group, call->counts, made->counts);

@@ -89,7 +89,7 @@ static void send_news(int rank, int tag, const void *bytes, size_t number)
         MPI_Request_free(&request);
 }
 
-static void tell_all(int tag, const void *bytes, size_t number)
+static void send_to_all(int tag, const void *bytes, size_t number)
 {
     for (int rank = 0; rank < mpi.size; rank++)
         send_news(rank, tag, bytes, number);
@@ -97,7 +97,7 @@ static void tell_all(int tag, const void *bytes, size_t number)
 
 void mpi_say_farewell(const char *text)
 {
-    tell_all(*text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
+    send_to_all(*text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
 }
 
 void mpi_say_ready(void)
@@ -105,7 +105,7 @@ void mpi_say_ready(void)
     mpi.finalizing = true;
     for (int rank = 0; rank < mpi.size; rank++)
         mpi.peers[rank].left = mpi.peers[rank].ready;
-    tell_all(TAG_READY, NULL, 0);
+    send_to_all(TAG_READY, NULL, 0);
 }
 
 static void fill_notice(mpi_notice *notice, shard_status status, const char *text)
@@ -119,14 +119,14 @@ void mpi_say_aborting(shard_status status, const char *text)
     static mpi_notice said;
     if (text)
         fill_notice(&said, status, text);
-    tell_all(text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, &said, text ? sizeof said : 0);
+    send_to_all(text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, &said, text ? sizeof said : 0);
 }
 
 void mpi_say_device_aborted(shard_status status, const char *text)
 {
     static mpi_notice said;
     fill_notice(&said, status, text);
-    tell_all(TAG_DEVICE_ABORTED, &said, sizeof said);
+    send_to_all(TAG_DEVICE_ABORTED, &said, sizeof said);
 }
 
 static struct {
@@ -150,14 +150,14 @@ static void say_what_was_left(void)
     left_behind.is_there = false;
 }
 
-static void mark(unsigned char *members, int rank)
+static void mark(unsigned char *ranks, int rank)
 {
-    members[rank / 8] |= (unsigned char)(1 << rank % 8);
+    ranks[rank / 8] |= (unsigned char)(1 << rank % 8);
 }
 
-static bool is_marked(const unsigned char *members, int rank)
+static bool is_marked(const unsigned char *ranks, int rank)
 {
-    return (members[rank / 8] >> rank % 8 & 1) != 0;
+    return (ranks[rank / 8] >> rank % 8 & 1) != 0;
 }
 
 /* The first error that names a rank stays. */
@@ -181,7 +181,7 @@ static void say_given_up(const bool *ranks, const char *text)
         if (ranks[rank])
             mark((unsigned char *)made->message + SHARD_COMM_TEXT, rank);
     take_given_up(made->message);
-    tell_all(TAG_GIVEN_UP, made->message, news.given_up_bytes);
+    send_to_all(TAG_GIVEN_UP, made->message, news.given_up_bytes);
 }
 
 void mpi_come_to(uint64_t wait)
@@ -212,14 +212,14 @@ static void fill_answer(mpi_answer *answer, uint64_t question)
         answer->came |= came_to[i].name == question;
     if (mpi.waiting)
         mpi.host->group_describe(mpi.waiting, answer->doing, sizeof answer->doing);
-    for (int member = 0; mpi.waiting && member < mpi.waiting->size; member++)
-        mark(answer->members, mpi.waiting->world_ranks[member]);
+    for (int rank = 0; mpi.waiting && rank < mpi.waiting->size; rank++)
+        mark(answer->waits_for, mpi.waiting->world_ranks[rank]);
     if (mpi.wait != MPI_WAIT_FOR_THE_END)
         return;
     snprintf(answer->doing, sizeof answer->doing, mpi.finalizing ? "MPI_Finalize" : "shard_finalize");
     for (int rank = 0; rank < mpi.size; rank++)
         if (rank != mpi.rank && !mpi.peers[rank].left)
-            mark(answer->members, rank);
+            mark(answer->waits_for, rank);
 }
 
 static void give_answer(int rank, uint64_t question)
@@ -340,7 +340,7 @@ static bool waits_for(const void *context, int rank, int other)
         return false;
     bool together = has_answered(NULL, other) && !mpi.peers[other].left && received->wait != MPI_NO_WAIT &&
                     mpi.peers[other].received->wait == received->wait;
-    return !together && is_marked(received->members, other);
+    return !together && is_marked(received->waits_for, other);
 }
 
 /* Whether all that have not left have answered, or this rank itself has been waited for in vain. */
@@ -360,7 +360,7 @@ static const char *find_given_up(const bool *absent)
     if (mpi.peers[mpi.rank].given_up[0])
         return mpi.peers[mpi.rank].given_up;
     for (int rank = 0; rank < mpi.size; rank++)
-        if ((absent[rank] || is_marked(own->members, rank)) && mpi.peers[rank].given_up[0])
+        if ((absent[rank] || is_marked(own->waits_for, rank)) && mpi.peers[rank].given_up[0])
             return mpi.peers[rank].given_up;
     return NULL;
 }

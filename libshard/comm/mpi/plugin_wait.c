@@ -81,8 +81,8 @@ shard_status mpi_probe(shard_group *group, const char *doing)
     mpi.wait = MPI_NO_WAIT;
     mpi_read_news();
     mpi.waiting = NULL;
-    for (int member = 0; member < group->size; member++) {
-        const mpi_peer *peer = &mpi.peers[group->world_ranks[member]];
+    for (int rank = 0; rank < group->size; rank++) {
+        const mpi_peer *peer = &mpi.peers[group->world_ranks[rank]];
         if (peer->aborted.status != SHARD_OK)
             return mpi.host->error(peer->aborted.status, "%s", peer->aborted.text);
         if (peer->said[0] && (peer->left || (peer->failed_status == SHARD_ERROR_DEVICE && waits_with_error(peer))))
@@ -102,28 +102,28 @@ static bool may_come_still(const mpi_peer *peer)
 
 /* Fails if a rank of the group has left, or has failed and waits elsewhere, without entering this wait, or if a wait
  * for it failed before. */
-static shard_status check_members(shard_group *group)
+static shard_status check_ranks(shard_group *group)
 {
     char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];
-    for (int member = 0; member < group->size; member++) {
-        int rank = group->world_ranks[member];
-        const mpi_peer *peer = &mpi.peers[rank];
+    for (int rank = 0; rank < group->size; rank++) {
+        int world_rank = group->world_ranks[rank];
+        const mpi_peer *peer = &mpi.peers[world_rank];
         if (peer->given_up[0])
             return give_up(group, SHARD_ERROR_TIMEOUT, peer->given_up);
         if (!peer->left && !waits_with_error(peer))
             continue;
-        mpi_ask(rank);
+        mpi_ask(world_rank);
         if (peer->answer != MPI_PEER_ABSENT)
             continue;
         if (may_come_still(peer)) {
-            mpi_forget_answer(rank);
+            mpi_forget_answer(world_rank);
             continue;
         }
         mpi.host->group_describe(group, doing, sizeof doing);
         if (peer->said[0])
             snprintf(text, sizeof text, "%s", peer->said);
         else
-            snprintf(text, sizeof text, "rank %d has left: it did not come to %s", rank, doing);
+            snprintf(text, sizeof text, "rank %d has left: it did not come to %s", world_rank, doing);
         return give_up(group, SHARD_ERROR_PEER, text);
     }
     return SHARD_OK;
@@ -139,7 +139,7 @@ static shard_status test_all(void *context, int *done)
     return SHARD_OK;
 }
 
-/* The deadline has passed: finds out who is missing, unless all is done after all. */
+/* The deadline has passed: finds the missing ranks, unless all is done after all. */
 static shard_status fail_late(shard_group *group, wait_for *wait, int *done)
 {
     char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];
@@ -172,7 +172,7 @@ static shard_status poll(shard_group *group, wait_for *wait)
         if (time - probed > PROBE_SECONDS) {
             probed = time;
             mpi_read_news();
-            status = check_members(group);
+            status = check_ranks(group);
             if (status == SHARD_OK && time - start > shard_group_patience(group, mpi.host->timeout()))
                 status = fail_late(group, wait, &done);
             if (status != SHARD_OK || done)

@@ -85,10 +85,10 @@ static void make_offer(shard_device *device, void *made)
     memcpy(made, &offer, sizeof offer);
 }
 
-static nccl_offer offer_of(const void *offers, int member)
+static nccl_offer offer_of(const void *offers, int rank)
 {
     nccl_offer offer;
-    memcpy(&offer, (const char *)offers + (size_t)member * SHARD_OFFER_BYTES, sizeof offer);
+    memcpy(&offer, (const char *)offers + (size_t)rank * SHARD_OFFER_BYTES, sizeof offer);
     return offer;
 }
 
@@ -98,17 +98,17 @@ static nccl_offer offer_of(const void *offers, int member)
 static void find_refusal(const shard_group *group, const void *offers, char *text, size_t bytes)
 {
     text[0] = '\0';
-    for (int member = 0; member < group->size && !text[0]; member++) {
-        nccl_offer one = offer_of(offers, member);
+    for (int rank = 0; rank < group->size && !text[0]; rank++) {
+        nccl_offer one = offer_of(offers, rank);
         if (one.refusal[0])
-            snprintf(text, bytes, "rank %d: %s", group->world_ranks[member], one.refusal);
-        for (int i = 0; i < member && !text[0]; i++) {
+            snprintf(text, bytes, "rank %d: %s", group->world_ranks[rank], one.refusal);
+        for (int i = 0; i < rank && !text[0]; i++) {
             const char *at = (const char *)offers + (size_t)i * SHARD_OFFER_BYTES;
             if (memcmp(at, &one.host, sizeof one.host) != 0) /* its first field */
                 continue;
             nccl_offer other = offer_of(offers, i);
             if (strcmp(one.device, other.device) == 0 && !(one.shares_gpu && other.shares_gpu))
-                snprintf(text, bytes, "ranks %d and %d share a GPU", group->world_ranks[i], group->world_ranks[member]);
+                snprintf(text, bytes, "ranks %d and %d share a GPU", group->world_ranks[i], group->world_ranks[rank]);
         }
     }
 }

@@ -250,8 +250,8 @@ static shard_status enter_split(shard_group *parent, shard_group *group, int col
     ncclResult_t result =
         ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank, state ? &state->comm : &none, &config);
     /* Success is that a thread of NCCL's has begun: it writes the handle at its end. */
-    SHARD_TRY(nccl_settle(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
-    return state ? nccl_settle(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
+    SHARD_TRY(nccl_finish(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
+    return state ? nccl_finish(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
 }
 
 static shard_status split(shard_group *parent, shard_group *group, int color)

@@ -44,7 +44,7 @@ _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whol
 typedef struct nccl_group {
     shard_group *group;      /* NULL: it was left with an error, and the communicator stays until the world is left */
     ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
-    int64_t *counts;         /* [size] of the pieces of a sum of 16-bit types */
+    int64_t *counts;         /* [size] of the blocks of a sum of 16-bit types */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
@@ -74,7 +74,7 @@ typedef struct nccl_state {
     /* The device as its own entries see it from the stream on which 16-bit types are summed. */
     shard_device side;
     shard_cuda side_state;
-    cudaEvent_t arrived, summed[2]; /* a piece of theirs; out of which buffer */
+    cudaEvent_t arrived, summed[2]; /* a chunk of theirs; out of which buffer */
     int64_t sum_bytes;              /* of the buffers */
     struct shard_request flights[NCCL_FLIGHTS];
     uint64_t started, done; /* collectives; those between are in flights[number % NCCL_FLIGHTS] */
@@ -89,8 +89,8 @@ ncclComm_t nccl_take_communicator(nccl_group *state);
 
 /* Polls a call of the group, or the split that makes its communicator, until it is done. After an error communicators are
  * aborted. */
-shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call);
-#define NCCL_TRY(state, call) SHARD_TRY(nccl_settle(state, call, #call))
+shard_status nccl_finish(nccl_group *state, ncclResult_t result, const char *call);
+#define NCCL_TRY(state, call) SHARD_TRY(nccl_finish(state, call, #call))
 
 /* This rank's GPU collectives end here, with the thread's error, which it returns: aborts all communicators, unless that was
  * done before, and sends that to the other ranks, by the transport of the group, with which it has failed. `calling`, if not

@@ -21,11 +21,11 @@ static bool summed_here(const shard_group *group, shard_dtype dtype, shard_reduc
     return op == SHARD_SUM && (dtype == SHARD_BFLOAT16 || dtype == SHARD_FLOAT16) && !nccl_of(group)->reduced_precision;
 }
 
-/* All ranks' pieces are as long. */
+/* All ranks' blocks are as long. */
 static bool are_even(const shard_group *group, const int64_t *counts)
 {
-    for (int member = 1; member < group->size; member++)
-        if (counts[member] != counts[0])
+    for (int rank = 1; rank < group->size; rank++)
+        if (counts[rank] != counts[0])
             return false;
     return true;
 }
@@ -41,7 +41,7 @@ static ncclResult_t end_calls(ncclResult_t first)
     return first_error(first, ncclGroupEnd());
 }
 
-/* ---- pieces of any lengths ---- */
+/* ---- blocks of any lengths ---- */
 
 static shard_status gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
 {
@@ -51,18 +51,18 @@ static shard_status gather(shard_group *group, const void *mine, void *all, cons
         NCCL_TRY(state, ncclAllGather(mine, all, (size_t)counts[0], type, state->comm, nccl.stream));
         return SHARD_OK;
     }
-    char *piece = all;
+    char *block = all;
     ncclResult_t result = ncclGroupStart();
     for (int root = 0; root < group->size; root++) {
         if (counts[root])
-            result = first_error(result, ncclBroadcast(root == group->rank ? mine : piece, piece, (size_t)counts[root], type,
+            result = first_error(result, ncclBroadcast(root == group->rank ? mine : block, block, (size_t)counts[root], type,
                                                        root, state->comm, nccl.stream));
-        piece += counts[root] * (int64_t)shard_dtype_size(dtype);
+        block += counts[root] * (int64_t)shard_dtype_size(dtype);
     }
-    return nccl_settle(state, end_calls(result), "ncclBroadcast");
+    return nccl_finish(state, end_calls(result), "ncclBroadcast");
 }
 
-static shard_status reduce_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+static shard_status reduce_blocks(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
                                   shard_reduce_op op)
 {
     nccl_group *state = nccl_of(group);
@@ -72,41 +72,41 @@ static shard_status reduce_pieces(shard_group *group, const void *all, void *min
         NCCL_TRY(state, ncclReduceScatter(all, mine, (size_t)counts[0], type, operation, state->comm, nccl.stream));
         return SHARD_OK;
     }
-    const char *piece = all;
+    const char *block = all;
     ncclResult_t result = ncclGroupStart();
     for (int root = 0; root < group->size; root++) {
         if (counts[root])
-            result = first_error(result, ncclReduce(piece, root == group->rank ? mine : NULL, (size_t)counts[root], type,
+            result = first_error(result, ncclReduce(block, root == group->rank ? mine : NULL, (size_t)counts[root], type,
                                                     operation, root, state->comm, nccl.stream));
-        piece += counts[root] * (int64_t)shard_dtype_size(dtype);
+        block += counts[root] * (int64_t)shard_dtype_size(dtype);
     }
-    return nccl_settle(state, end_calls(result), "ncclReduce");
+    return nccl_finish(state, end_calls(result), "ncclReduce");
 }
 
 /* ---- sums of 16-bit types ---- */
 
-/* pieces [size][own] = the other ranks' elements [at, at + own) of this rank's piece of all. */
-static shard_status exchange_pieces(shard_group *group, const char *all, char *pieces, const int64_t *counts, int64_t at,
+/* chunks [size][own] = the other ranks' elements [at, at + own) of this rank's block of all. */
+static shard_status exchange_chunks(shard_group *group, const char *all, char *chunks, const int64_t *counts, int64_t at,
                                     int64_t most, shard_dtype dtype)
 {
     nccl_group *state = nccl_of(group);
     ncclDataType_t type = type_of(dtype);
     int64_t element = (int64_t)shard_dtype_size(dtype), own = shard_count_from(counts[group->rank], at, most);
     ncclResult_t result = ncclGroupStart();
-    const char *piece = all;
-    for (int member = 0; member < group->size; member++) {
-        const char *from = piece + at * element;
-        int64_t theirs = shard_count_from(counts[member], at, most);
-        piece += counts[member] * element;
-        if (member == group->rank)
+    const char *block = all;
+    for (int rank = 0; rank < group->size; rank++) {
+        const char *from = block + at * element;
+        int64_t theirs = shard_count_from(counts[rank], at, most);
+        block += counts[rank] * element;
+        if (rank == group->rank)
             continue;
         if (theirs)
-            result = first_error(result, ncclSend(from, (size_t)theirs, type, member, state->comm, nccl.stream));
+            result = first_error(result, ncclSend(from, (size_t)theirs, type, rank, state->comm, nccl.stream));
         if (own)
-            result = first_error(result,
-                                 ncclRecv(pieces + member * own * element, (size_t)own, type, member, state->comm, nccl.stream));
+            result =
+                first_error(result, ncclRecv(chunks + rank * own * element, (size_t)own, type, rank, state->comm, nccl.stream));
     }
-    return nccl_settle(state, end_calls(result), "ncclSend");
+    return nccl_finish(state, end_calls(result), "ncclSend");
 }
 
 /* Makes later work on `later` wait for the work that is on `earlier` now. */
@@ -117,18 +117,18 @@ static shard_status order_streams(cudaEvent_t event, cudaStream_t earlier, cudaS
 }
 
 /* mine[at, at + own) = the sum of the ranks' elements, once they have arrived; on the stream of sums. */
-static shard_status sum_arrived(shard_group *group, const char *all, char *pieces, const int64_t *counts, char *mine, int64_t at,
+static shard_status sum_arrived(shard_group *group, const char *all, char *chunks, const int64_t *counts, char *mine, int64_t at,
                                 int64_t most, shard_dtype dtype)
 {
     const shard_device_ops *ops = nccl.side.ops;
     int64_t element = (int64_t)shard_dtype_size(dtype), own = shard_count_from(counts[group->rank], at, most);
     const char *from = all + (shard_count_before(counts, group->rank) + at) * element;
     size_t bytes = (size_t)(own * element);
-    SHARD_TRY(ops->copy_rows(&nccl.side, pieces + group->rank * own * element, bytes, from, bytes, bytes, 1));
-    return ops->sum_rows(&nccl.side, group->size, own, 0, pieces, dtype, false, mine + at * element, dtype);
+    SHARD_TRY(ops->copy_rows(&nccl.side, chunks + group->rank * own * element, bytes, from, bytes, bytes, 1));
+    return ops->sum_rows(&nccl.side, group->size, own, 0, chunks, dtype, false, mine + at * element, dtype);
 }
 
-/* By pieces of at most `most` elements of each rank, into two buffers in turn: while one piece is summed the next
+/* By chunks of at most `most` elements of each block, into two buffers in turn: while one chunk is summed the next
  * is on its way. */
 static shard_status sum_in_turns(shard_group *group, const char *all, char *mine, const int64_t *counts, int64_t longest,
                                  int64_t most, char *const buffers[2], shard_dtype dtype)
@@ -136,9 +136,9 @@ static shard_status sum_in_turns(shard_group *group, const char *all, char *mine
     cudaStream_t sums = nccl.side_state.stream;
     int64_t turn = 0;
     for (int64_t at = 0; at < longest; at += most, turn++) {
-        if (turn >= 2) /* the piece before the last was summed out of this buffer */
+        if (turn >= 2) /* the chunk before the last was summed out of this buffer */
             SHARD_CUDA_TRY(cudaStreamWaitEvent(nccl.stream, nccl.summed[turn % 2], 0));
-        SHARD_TRY(exchange_pieces(group, all, buffers[turn % 2], counts, at, most, dtype));
+        SHARD_TRY(exchange_chunks(group, all, buffers[turn % 2], counts, at, most, dtype));
         SHARD_TRY(order_streams(nccl.arrived, nccl.stream, sums));
         SHARD_TRY(sum_arrived(group, all, buffers[turn % 2], counts, mine, at, most, dtype));
         SHARD_CUDA_TRY(cudaEventRecord(nccl.summed[turn % 2], sums));
@@ -148,13 +148,13 @@ static shard_status sum_in_turns(shard_group *group, const char *all, char *mine
 
 /* The buffers of a sum. */
 typedef struct sum_plan {
-    int64_t longest; /* elements of the longest piece */
-    int64_t most;    /* elements of each piece that a turn sums */
+    int64_t longest; /* elements of the longest block */
+    int64_t most;    /* elements of each block that a turn sums */
     size_t each;     /* bytes of a turn's buffer */
     size_t bytes;    /* of all buffers */
 } sum_plan;
 
-static sum_plan plan_pieces(const shard_group *group, int64_t longest, shard_dtype dtype)
+static sum_plan plan_sum(const shard_group *group, int64_t longest, shard_dtype dtype)
 {
     int64_t element = (int64_t)shard_dtype_size(dtype), most = nccl.sum_bytes / 2 / element / group->size / 64 * 64;
     most = longest < most ? longest : most > 64 ? most : 64;
@@ -163,17 +163,17 @@ static sum_plan plan_pieces(const shard_group *group, int64_t longest, shard_dty
 }
 
 /* memory has the plan's buffers. */
-static shard_status sum_pieces(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
+static shard_status sum_blocks(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
                                char *memory)
 {
-    const sum_plan plan = plan_pieces(group, shard_largest_count(counts, group->size), dtype);
+    const sum_plan plan = plan_sum(group, shard_largest_count(counts, group->size), dtype);
     if (plan.bytes == 0)
         return SHARD_OK;
     SHARD_TRY(order_streams(nccl.arrived, nccl.side_state.stream, nccl.stream)); /* it is there from now on */
     return sum_in_turns(group, all, mine, counts, plan.longest, plan.most, (char *const[]){memory, memory + plan.each}, dtype);
 }
 
-/* Small data is gathered. Of other data each rank sums a piece, and these are gathered. */
+/* Small data is gathered. Of other data each rank sums a block, and these are gathered. */
 static bool is_gathered(const shard_group *group, int64_t count, shard_dtype dtype)
 {
     return count > 0 && count * (int64_t)shard_dtype_size(dtype) <= nccl.sum_bytes / 64 / group->size;
@@ -191,14 +191,14 @@ static shard_status sum_gathered(shard_group *group, char *data, int64_t count, 
     return order_streams(nccl.summed[0], sums, nccl.stream);
 }
 
-/* The length of the ranks' pieces but for the last one, which has the rest, too: such that pieces begin where 16-byte accesses
+/* The length of the ranks' blocks but for the last one, which has the rest, too: such that blocks begin where 16-byte accesses
  * can. */
-static int64_t piece_length(const shard_group *group, int64_t count)
+static int64_t block_length(const shard_group *group, int64_t count)
 {
     return count / group->size / 8 * 8;
 }
 
-/* Each rank's piece of that length, in place, and the last one's rest. */
+/* Each rank's block of that length, in place, and the last one's rest. */
 static shard_status gather_sums(shard_group *group, char *data, int64_t each, int64_t count, shard_dtype dtype)
 {
     nccl_group *state = nccl_of(group);
@@ -211,18 +211,18 @@ static shard_status gather_sums(shard_group *group, char *data, int64_t each, in
             result, ncclAllGather(data + group->rank * each * element, data, (size_t)each, type, state->comm, nccl.stream));
     if (rest)
         result = first_error(result, ncclBroadcast(end, end, (size_t)rest, type, group->size - 1, state->comm, nccl.stream));
-    return nccl_settle(state, end_calls(result), "ncclAllGather");
+    return nccl_finish(state, end_calls(result), "ncclAllGather");
 }
 
 static shard_status sum_all(shard_group *group, char *data, int64_t count, shard_dtype dtype, char *memory)
 {
     if (is_gathered(group, count, dtype))
         return sum_gathered(group, data, count, dtype, memory);
-    int64_t *counts = nccl_of(group)->counts, each = piece_length(group, count);
-    for (int member = 0; member < group->size; member++)
-        counts[member] = member < group->size - 1 ? each : count - member * each;
+    int64_t *counts = nccl_of(group)->counts, each = block_length(group, count);
+    for (int rank = 0; rank < group->size; rank++)
+        counts[rank] = rank < group->size - 1 ? each : count - rank * each;
     char *mine = data + group->rank * each * (int64_t)shard_dtype_size(dtype);
-    SHARD_TRY(sum_pieces(group, data, mine, counts, dtype, memory));
+    SHARD_TRY(sum_blocks(group, data, mine, counts, dtype, memory));
     return gather_sums(group, data, each, count, dtype);
 }
 
@@ -237,8 +237,8 @@ static size_t buffer_bytes(const shard_group *group, const shard_collective *cal
     if (!scatters && is_gathered(group, call->count, call->dtype))
         return (size_t)call->count * shard_dtype_size(call->dtype) * (size_t)group->size;
     int64_t longest = scatters ? shard_largest_count(call->counts, group->size)
-                               : call->count - (group->size - 1) * piece_length(group, call->count);
-    return plan_pieces(group, longest, call->dtype).bytes;
+                               : call->count - (group->size - 1) * block_length(group, call->count);
+    return plan_sum(group, longest, call->dtype).bytes;
 }
 
 /* With the lock, as all work on the stream of sums. */
@@ -282,8 +282,8 @@ static shard_status start(shard_group *group, const shard_collective *call)
     case SHARD_COLLECTIVE_ALL_GATHER:
         return gather(group, call->send, call->receive, call->counts, call->dtype);
     case SHARD_COLLECTIVE_REDUCE_SCATTER:
-        return here ? sum_pieces(group, call->send, call->receive, call->counts, call->dtype, call->prepared)
-                    : reduce_pieces(group, call->send, call->receive, call->counts, call->dtype, call->op);
+        return here ? sum_blocks(group, call->send, call->receive, call->counts, call->dtype, call->prepared)
+                    : reduce_blocks(group, call->send, call->receive, call->counts, call->dtype, call->op);
     default:
         NCCL_TRY(state,
                  ncclBroadcast(call->send, call->receive, (size_t)call->count, type, call->root, state->comm, nccl.stream));

@@ -92,7 +92,7 @@ static shard_status fail_late(const shard_group *group, const char *doing)
 }
 
 /* Fails if the host transport knows of a failed rank of the group; `since`: the time at which the wait began. */
-static shard_status probe_members(shard_group *group, const char *doing, double since)
+static shard_status probe_ranks(shard_group *group, const char *doing, double since)
 {
     static double last;
     double now = shard_seconds();
@@ -134,7 +134,7 @@ static shard_status fail(nccl_group *state, ncclResult_t result, const char *cal
     return nccl_give_up(state->group, state);
 }
 
-shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *call)
+shard_status nccl_finish(nccl_group *state, ncclResult_t result, const char *call)
 {
     char doing[SHARD_COMM_TEXT] = "";
     double since = shard_seconds();
@@ -150,7 +150,7 @@ shard_status nccl_settle(nccl_group *state, ncclResult_t result, const char *cal
             nccl.host.group_describe(state->group, doing, sizeof doing);
         if (result != ncclInProgress)
             return fail(state, result, call, doing, since);
-        if (doing[0] && probe_members(state->group, doing, since) != SHARD_OK)
+        if (doing[0] && probe_ranks(state->group, doing, since) != SHARD_OK)
             return nccl_give_up(state->group, state);
         sched_yield();
     }
@@ -181,6 +181,5 @@ shard_status nccl_watch(bool begins)
     result = asked == ncclSuccess ? result : asked;
     if (result != ncclSuccess && result != ncclInProgress)
         return fail(state, result, "an earlier collective", flight->doing, nccl.hope_since);
-    return probe_members(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK
-                                                                                    : nccl_give_up(flight->group, NULL);
+    return probe_ranks(flight->group, flight->doing, nccl.hope_since) == SHARD_OK ? SHARD_OK : nccl_give_up(flight->group, NULL);
 }

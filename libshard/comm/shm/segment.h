@@ -51,10 +51,10 @@ typedef struct shard_segment_rank {
 
 /* A group that at least one rank is in. */
 typedef struct shard_segment_group {
-    int64_t offset, bytes; /* its area in the file; bytes 0: nobody's */
+    int64_t offset, bytes; /* its area in the file; bytes 0: of no group */
     uint64_t birth;        /* ascending, of the groups ever made */
     int32_t size, left;    /* ranks, and how many have left again */
-    uint16_t members[SHARD_SEGMENT_RANKS]; /* world ranks, ascending */
+    uint16_t world_ranks[SHARD_SEGMENT_RANKS]; /* ascending */
     uint8_t joined[SHARD_SEGMENT_RANKS];
 } shard_segment_group;
 
@@ -85,7 +85,7 @@ int shard_segment_set_environment(int file, int rank, int world_size);
 /* For a rank: CALLED, in the segment of its launcher, if there is one. */
 void shard_segment_note_call(void);
 
-/* For a rank, at the end of that call: with a status other than 0 a rank that has not joined tells those that wait for it. */
+/* For a rank, at the end of that call: with a status other than 0 a rank that has not joined notifies those that wait for it. */
 void shard_segment_note_end(int status, const char *text);
 
 /* Unmaps and closes. */

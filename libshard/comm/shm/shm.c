@@ -19,14 +19,14 @@
 
 static void close_world(shm_world *world);
 
-/* The state of the group of these world ranks, of which this process is members[rank]. */
-static shm_group *join_group(shm_world *world, const int *members, int size, int rank)
+/* The state of the group of these world ranks, of which this process is ranks[rank]. */
+static shm_group *join_group(shm_world *world, const int *ranks, int size, int rank)
 {
     shm_group *state = shard_calloc(1, sizeof *state);
     if (!state)
         return NULL;
     state->world = world;
-    if (shm_join(state, members, size, rank) != SHARD_OK) {
+    if (shm_join(state, ranks, size, rank) != SHARD_OK) {
         free(state);
         return NULL;
     }
@@ -181,11 +181,11 @@ static shm_world *map_world(int64_t inherited, int64_t size, int64_t rank)
 /* The world of a mapped segment; state NULL and the world closed with the error set. */
 static shard_status enter_world(shard_group *group, shm_world *world, int size)
 {
-    int everybody[SHARD_SEGMENT_RANKS];
+    int all[SHARD_SEGMENT_RANKS];
     for (int i = 0; i < size; i++)
-        everybody[i] = i;
+        all[i] = i;
     bool placed = take_place(world, world->rank) == SHARD_OK;
-    shm_group *state = placed ? join_group(world, everybody, size, world->rank) : NULL;
+    shm_group *state = placed ? join_group(world, all, size, world->rank) : NULL;
     if (placed && !state)
         atomic_store(&world->segment->ranks[world->rank].state, SHARD_RANK_CALLED);
     if (!state) {

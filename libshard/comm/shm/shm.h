@@ -96,7 +96,7 @@ bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text
  * has come to an earlier round of it: it goes on when it runs again. */
 bool shm_waits_with_error(const shm_world *world, int rank, const shm_group *except, char *text, size_t bytes);
 
-/* Tells all ranks, again and again while it is so, that this one waits in `doing`: bit r of waits_for: for world rank r. */
+/* Notifies all ranks, again and again while it is so, that this one waits in `doing`: bit r of waits_for: for world rank r. */
 void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const char *doing);
 
 /* The deadline has passed: the error that names those that this rank waits for in the end. All
@@ -109,9 +109,9 @@ shard_status shm_wait_for_end(shard_group *group);
 /* How long waits spin, by the number of ranks and cores. */
 void shm_set_patience(shm_world *world);
 
-/* Joins the group of these world ranks, this process's being members[rank]: maps its
+/* Joins the group of these world ranks, this process's being ranks[rank]: maps its
  * area. Each rank's n-th group of the same ranks is the same group. */
-shard_status shm_join(shm_group *state, const int *members, int size, int rank);
+shard_status shm_join(shm_group *state, const int *ranks, int size, int rank);
 void shm_leave(shm_group *state);
 
 /* From now on this process is killed when its launcher has ended, if there is one that is watched. */

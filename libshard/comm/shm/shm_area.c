@@ -98,23 +98,22 @@ static int64_t find_place(const shard_segment *segment, int64_t bytes)
     return offset;
 }
 
-static bool has_members(const shard_segment_group *entry, const int *members, int size)
+static bool has_ranks(const shard_segment_group *entry, const int *ranks, int size)
 {
     if (entry->bytes == 0 || entry->size != size)
         return false;
     for (int i = 0; i < size; i++)
-        if (entry->members[i] != members[i])
+        if (entry->world_ranks[i] != ranks[i])
             return false;
     return true;
 }
 
-static shard_segment_group *find_group(shard_segment *segment, const int *members, int size, int rank)
+static shard_segment_group *find_group(shard_segment *segment, const int *ranks, int size, int rank)
 {
     shard_segment_group *oldest = NULL;
     for (int i = 0; i < SHARD_SEGMENT_GROUPS; i++) {
         shard_segment_group *entry = &segment->groups[i];
-        if (has_members(entry, members, size) && !entry->left && !entry->joined[rank] &&
-            (!oldest || entry->birth < oldest->birth))
+        if (has_ranks(entry, ranks, size) && !entry->left && !entry->joined[rank] && (!oldest || entry->birth < oldest->birth))
             oldest = entry;
     }
     return oldest;
@@ -122,7 +121,7 @@ static shard_segment_group *find_group(shard_segment *segment, const int *member
 
 /* A new entry, whose area has a head of zeros: what stood there before is of a group
  * that is no more. */
-static shard_segment_group *add_group(shm_group *state, const int *members, int size)
+static shard_segment_group *add_group(shm_group *state, const int *ranks, int size)
 {
     shard_segment *segment = state->world->segment;
     shard_segment_group *entry = NULL;
@@ -149,7 +148,7 @@ static shard_segment_group *add_group(shm_group *state, const int *members, int 
     entry->size = size;
     entry->left = 0;
     for (int i = 0; i < size; i++) {
-        entry->members[i] = (uint16_t)members[i];
+        entry->world_ranks[i] = (uint16_t)ranks[i];
         entry->joined[i] = 0;
     }
     entry->birth = segment->births++;
@@ -158,15 +157,15 @@ static shard_segment_group *add_group(shm_group *state, const int *members, int 
     return entry;
 }
 
-shard_status shm_join(shm_group *state, const int *members, int size, int rank)
+shard_status shm_join(shm_group *state, const int *ranks, int size, int rank)
 {
     shm_world *world = state->world;
     state->bytes = lay_out(state, size);
     pthread_mutex_lock(&thread_lock);
     if (lock_list(world) == SHARD_OK) {
-        state->entry = find_group(world->segment, members, size, rank);
+        state->entry = find_group(world->segment, ranks, size, rank);
         if (!state->entry)
-            state->entry = add_group(state, members, size);
+            state->entry = add_group(state, ranks, size);
         if (state->entry)
             state->entry->joined[rank] = 1;
         unlock_list(world);

@@ -97,32 +97,32 @@ bool shm_is_alive(const shm_world *world, int rank)
 
 bool shm_waits_with_error(const shm_world *world, int rank, const shm_group *except, char *text, size_t bytes)
 {
-    shard_segment_rank *member = &world->segment->ranks[rank];
-    int64_t since = atomic_load(&member->failed_since);
-    bool same = except && atomic_load(&member->failed_in) == except->entry->birth;
+    shard_segment_rank *entry = &world->segment->ranks[rank];
+    int64_t since = atomic_load(&entry->failed_since);
+    bool same = except && atomic_load(&entry->failed_in) == except->entry->birth;
     if (!since || same || shard_nanoseconds() - since <= ABORT_NOTICE_NANOSECONDS)
         return false;
-    snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
+    snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->text);
     atomic_thread_fence(memory_order_acquire); /* the text is read before the time is read again */
-    return atomic_load(&member->failed_since) == since;
+    return atomic_load(&entry->failed_since) == since;
 }
 
 bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text, size_t bytes)
 {
-    shard_segment_rank *member = &world->segment->ranks[rank];
-    bool ended = atomic_load(&member->ended);
-    uint32_t state = atomic_load(&member->state);
+    shard_segment_rank *entry = &world->segment->ranks[rank];
+    bool ended = atomic_load(&entry->ended);
+    uint32_t state = atomic_load(&entry->state);
     bool died = state == SHARD_RANK_JOINED && !shm_is_alive(world, rank);
     if (died)
-        state = atomic_load(&member->state); /* the last one of a process that has ended */
+        state = atomic_load(&entry->state); /* the last one of a process that has ended */
     if (state == SHARD_RANK_FAILED)
-        snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
+        snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->text);
     else if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT)
         snprintf(text, bytes, "rank %d has left: it did not come to %s", rank, doing);
     else if (state == SHARD_RANK_JOINED && died)
         snprintf(text, bytes, "rank %d died: it did not come to %s", rank, doing);
-    else if (state == SHARD_RANK_CALLED && ended && atomic_load(&member->failed_since))
-        snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, member->text);
+    else if (state == SHARD_RANK_CALLED && ended && atomic_load(&entry->failed_since))
+        snprintf(text, bytes, "%.*s", SHARD_SEGMENT_TEXT - 1, entry->text);
     else if ((state == SHARD_RANK_ABSENT || state == SHARD_RANK_CALLED) && ended)
         snprintf(text, bytes, "rank %d ended before it joined the others", rank);
     else
@@ -132,9 +132,9 @@ bool shm_is_gone(const shm_world *world, int rank, const char *doing, char *text
 
 /* ---- the ranks that each rank waits for ---- */
 
-static bool has_come(const shm_group *state, int member, uint32_t round)
+static bool has_come(const shm_group *state, int rank, uint32_t round)
 {
-    return (int32_t)(atomic_load(&state->area->places[member].round) - round) > 0;
+    return (int32_t)(atomic_load(&state->area->places[rank].round) - round) > 0;
 }
 
 void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const char *doing)
@@ -148,8 +148,8 @@ void shm_say_waiting(const shard_group *group, const uint64_t *waits_for, const 
 
 static bool all_have_come(const shard_group *group, uint32_t round)
 {
-    for (int member = 0; member < group->size; member++)
-        if (!has_come(group->state, member, round))
+    for (int rank = 0; rank < group->size; rank++)
+        if (!has_come(group->state, rank, round))
             return false;
     return true;
 }
@@ -182,10 +182,10 @@ static void say_waiting(const shard_group *group, uint32_t round, const char *do
     const shard_segment *segment = ((const shm_group *)group->state)->world->segment;
     uint64_t waits_for[SHARD_SEGMENT_RANKS / 64] = {0};
     bool all = all_have_come(group, round);
-    for (int member = 0; member < group->size; member++) {
-        int rank = group->world_ranks[member];
-        if (all ? member != group->rank && !answers(segment, rank) : !has_come(group->state, member, round))
-            waits_for[rank / 64] |= (uint64_t)1 << rank % 64;
+    for (int rank = 0; rank < group->size; rank++) {
+        int world_rank = group->world_ranks[rank];
+        if (all ? rank != group->rank && !answers(segment, world_rank) : !has_come(group->state, rank, round))
+            waits_for[world_rank / 64] |= (uint64_t)1 << world_rank % 64;
     }
     shm_say_waiting(group, waits_for, doing);
 }
@@ -244,23 +244,23 @@ static bool died_in_round(const shm_world *world, int rank, const char *doing, c
 }
 
 /* Whether the round will never be complete: a rank will not come to it, or (in some of the probes) was lost in it. */
-static shard_status probe_members(shard_group *group, uint32_t round, unsigned probe, double seconds_late)
+static shard_status probe_ranks(shard_group *group, uint32_t round, unsigned probe, double seconds_late)
 {
     shm_group *state = group->state;
     char doing[SHARD_SEGMENT_DOING], text[SHARD_COMM_TEXT] = "";
     shard_group_describe(group, doing, sizeof doing);
     say_waiting(group, round, doing);
     shard_status status = was_given_up(state->world, state->world->rank, text, sizeof text) ? SHARD_ERROR_TIMEOUT : SHARD_OK;
-    for (int member = 0; member < group->size && status == SHARD_OK; member++) {
-        int rank = group->world_ranks[member];
-        if (has_come(state, member, round)) {
-            if (probe % PROBES_OF_COME == 0 && member != group->rank &&
-                died_in_round(state->world, rank, doing, text, sizeof text))
+    for (int rank = 0; rank < group->size && status == SHARD_OK; rank++) {
+        int world_rank = group->world_ranks[rank];
+        if (has_come(state, rank, round)) {
+            if (probe % PROBES_OF_COME == 0 && rank != group->rank &&
+                died_in_round(state->world, world_rank, doing, text, sizeof text))
                 status = SHARD_ERROR_PEER;
-        } else if (was_given_up(state->world, rank, text, sizeof text))
+        } else if (was_given_up(state->world, world_rank, text, sizeof text))
             status = SHARD_ERROR_TIMEOUT;
-        else if (shm_waits_with_error(state->world, rank, state, text, sizeof text) ||
-                 shm_is_gone(state->world, rank, doing, text, sizeof text))
+        else if (shm_waits_with_error(state->world, world_rank, state, text, sizeof text) ||
+                 shm_is_gone(state->world, world_rank, doing, text, sizeof text))
             status = SHARD_ERROR_PEER;
     }
     if (status == SHARD_OK && seconds_late > 0 && shm_find_late(group, text, sizeof text))
@@ -280,10 +280,10 @@ shard_status shm_probe(shard_group *group, const char *doing)
 {
     const shm_world *world = ((shm_group *)group->state)->world;
     char text[SHARD_COMM_TEXT];
-    for (int member = 0; member < group->size; member++) {
-        int rank = group->world_ranks[member];
-        shard_segment_rank *entry = &world->segment->ranks[rank];
-        if (member == group->rank)
+    for (int rank = 0; rank < group->size; rank++) {
+        int world_rank = group->world_ranks[rank];
+        shard_segment_rank *entry = &world->segment->ranks[world_rank];
+        if (rank == group->rank)
             continue;
         if (atomic_load(&entry->aborted))
             return shard_error((shard_status)atomic_load(&entry->aborted), "%.*s", SHARD_SEGMENT_TEXT - 1, entry->abort_text);
@@ -291,10 +291,10 @@ shard_status shm_probe(shard_group *group, const char *doing)
         if (state == SHARD_RANK_LEAVING || state == SHARD_RANK_LEFT) /* it may have entered the round before */
             continue;
         bool failed = atomic_load(&entry->failed_status) == SHARD_ERROR_DEVICE &&
-                      shm_waits_with_error(world, rank, NULL, text, sizeof text);
-        if (failed || shm_is_gone(world, rank, doing, text, sizeof text))
+                      shm_waits_with_error(world, world_rank, NULL, text, sizeof text);
+        if (failed || shm_is_gone(world, world_rank, doing, text, sizeof text))
             return shard_error(SHARD_ERROR_PEER, "%s", text);
-        if (was_given_up(world, rank, text, sizeof text))
+        if (was_given_up(world, world_rank, text, sizeof text))
             return shard_error(SHARD_ERROR_TIMEOUT, "%s", text);
     }
     return SHARD_OK;
@@ -310,7 +310,7 @@ static shard_status sleep_for_round(shard_group *group, uint32_t round)
         if (atomic_load(&area->broken)) /* by ranks that have gone on, if the round is complete */
             status = atomic_load(&area->round) == round ? fail_broken(state) : SHARD_OK;
         else if (sleeps > 0)
-            status = probe_members(group, round, sleeps, shard_own_seconds() - deadline);
+            status = probe_ranks(group, round, sleeps, shard_own_seconds() - deadline);
         if (status == SHARD_OK)
             sleep_a_while(area, round);
     }

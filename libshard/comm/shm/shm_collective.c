@@ -17,10 +17,10 @@
 #define ALONE_BYTES (16 << 10)
 
 /* The memory that the rank fills in the step. */
-static char *chunk_of(const shard_group *group, int64_t step, int member)
+static char *chunk_of(const shard_group *group, int64_t step, int rank)
 {
     const shm_group *state = group->state;
-    return state->chunks + ((step & 1) * group->size + member) * state->chunk;
+    return state->chunks + ((step & 1) * group->size + rank) * state->chunk;
 }
 
 static void copy(void *to, const void *from, int64_t bytes)
@@ -36,16 +36,16 @@ static shard_status exchange(shard_group *group, const shard_collective *call)
     char *half = state->exchange + (state->round & 1) * (size_t)group->size * SHARD_EXCHANGE_BYTES;
     memcpy(half + (size_t)group->rank * SHARD_EXCHANGE_BYTES, call->send, bytes);
     SHARD_TRY(shm_barrier(group));
-    for (int member = 0; member < group->size; member++)
-        memcpy((char *)call->receive + (size_t)member * bytes, half + (size_t)member * SHARD_EXCHANGE_BYTES, bytes);
+    for (int rank = 0; rank < group->size; rank++)
+        memcpy((char *)call->receive + (size_t)rank * bytes, half + (size_t)rank * SHARD_EXCHANGE_BYTES, bytes);
     return SHARD_OK;
 }
 
 /* parts = the ranks' chunks of the step, from byte `start` of each on. */
 static const void **find_parts(const shard_group *group, int64_t step, int64_t start)
 {
-    for (int member = 0; member < group->size; member++)
-        group->parts[member] = chunk_of(group, step, member) + start;
+    for (int rank = 0; rank < group->size; rank++)
+        group->parts[rank] = chunk_of(group, step, rank) + start;
     return group->parts;
 }
 
@@ -57,23 +57,24 @@ static shard_status reduce_alone(shard_group *group, const shard_collective *cal
     return SHARD_OK;
 }
 
-/* A chunk of the data, and the range of it that this rank reduces for all. */
-typedef struct slice {
+/* A chunk of the data, and the range of it, [low, high), that this rank reduces for all. */
+typedef struct chunk_range {
     char *data;
     int64_t bytes, low, high;
-} slice;
+} chunk_range;
 
-static slice slice_of(const shard_group *group, void *data, int64_t bytes, int64_t step)
+static chunk_range range_of(const shard_group *group, void *data, int64_t bytes, int64_t step)
 {
     const shm_group *state = group->state;
-    slice part = {.data = (char *)data + step * state->chunk, .bytes = shard_min(state->chunk, bytes - step * state->chunk)};
+    chunk_range part = {.data = (char *)data + step * state->chunk,
+                        .bytes = shard_min(state->chunk, bytes - step * state->chunk)};
     int64_t each = shard_divide_up(shard_divide_up(part.bytes, group->size), SHARD_LINE) * SHARD_LINE;
     part.low = shard_min(group->rank * each, part.bytes);
     part.high = shard_min(part.low + each, part.bytes);
     return part;
 }
 
-static void reduce_slice(shard_group *group, slice part, char *result, int64_t step, const shard_collective *call)
+static void reduce_range(shard_group *group, chunk_range part, char *result, int64_t step, const shard_collective *call)
 {
     const void **parts = find_parts(group, step, part.low);
     parts[group->rank] = part.data + part.low;
@@ -91,16 +92,16 @@ static shard_status all_reduce(shard_group *group, const shard_collective *call)
         return reduce_alone(group, call);
     for (int64_t step = 0; step < steps + 2; step++) {
         if (step >= 1 && step <= steps)
-            reduce_slice(group, slice_of(group, data, bytes, step - 1), state->results + ((step - 1) & 1) * state->chunk,
+            reduce_range(group, range_of(group, data, bytes, step - 1), state->results + ((step - 1) & 1) * state->chunk,
                          step - 1, call);
         if (step < steps) {
-            slice part = slice_of(group, data, bytes, step);
+            chunk_range part = range_of(group, data, bytes, step);
             char *mine = chunk_of(group, step, group->rank);
             copy(mine, part.data, part.low);
             copy(mine + part.high, part.data + part.high, part.bytes - part.high);
         }
         if (step >= 2) {
-            slice part = slice_of(group, data, bytes, step - 2);
+            chunk_range part = range_of(group, data, bytes, step - 2);
             const char *result = state->results + (step & 1) * state->chunk;
             copy(part.data, result, part.low);
             copy(part.data + part.high, result + part.high, part.bytes - part.high);
@@ -122,16 +123,16 @@ static shard_status all_gather(shard_group *group, const shard_collective *call)
         if (step < steps)
             copy(chunk_of(group, step, group->rank), (const char *)mine + step * chunk,
                  shard_count_from(counts[group->rank] * size, step * chunk, chunk));
-        char *piece = call->receive;
-        for (int member = 0; member < group->size && step >= 1; member++) {
-            const char *from = chunk_of(group, step - 1, member);
-            char *to = piece + (step - 1) * chunk;
-            if (member != group->rank)
-                copy(to, from, shard_count_from(counts[member] * size, (step - 1) * chunk, chunk));
-            else if (piece != mine)
+        char *block = call->receive;
+        for (int rank = 0; rank < group->size && step >= 1; rank++) {
+            const char *from = chunk_of(group, step - 1, rank);
+            char *to = block + (step - 1) * chunk;
+            if (rank != group->rank)
+                copy(to, from, shard_count_from(counts[rank] * size, (step - 1) * chunk, chunk));
+            else if (block != mine)
                 copy(to, (const char *)mine + (step - 1) * chunk,
-                     shard_count_from(counts[member] * size, (step - 1) * chunk, chunk));
-            piece += counts[member] * size;
+                     shard_count_from(counts[rank] * size, (step - 1) * chunk, chunk));
+            block += counts[rank] * size;
         }
         if (step < steps)
             SHARD_TRY(shm_barrier(group));
@@ -148,11 +149,11 @@ static shard_status reduce_scatter(shard_group *group, const shard_collective *c
     const char *own = (const char *)call->send + shard_count_before(counts, group->rank) * size;
     for (int64_t step = 0; step < steps + 1; step++) {
         char *out = chunk_of(group, step, group->rank);
-        const char *piece = call->send;
-        for (int member = 0; member < group->size && step < steps; member++) {
-            if (member != group->rank)
-                copy(out + member * chunk, piece + step * chunk, shard_count_from(counts[member] * size, step * chunk, chunk));
-            piece += counts[member] * size;
+        const char *block = call->send;
+        for (int rank = 0; rank < group->size && step < steps; rank++) {
+            if (rank != group->rank)
+                copy(out + rank * chunk, block + step * chunk, shard_count_from(counts[rank] * size, step * chunk, chunk));
+            block += counts[rank] * size;
         }
         if (step >= 1) {
             const void **parts = find_parts(group, step - 1, group->rank * chunk);
