@@ -95,7 +95,7 @@ shard_status shard_plugin_check_folders(void)
     return SHARD_OK;
 }
 
-/* A plugin runs as part of the program: nobody may be able to change it but root, the user and the library's owner. */
+/* A plugin runs as part of the program: only root, the user and the library's owner may be able to change it. */
 static bool is_trusted(const char *path, uid_t owner, char *why, size_t bytes)
 {
     struct stat status;

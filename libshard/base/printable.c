@@ -54,16 +54,16 @@ bool shard_printable_cut(char *to, size_t bytes, const char *text)
     while (*at) {
         char escape[8];
         size_t length = character_bytes(at), taken = length ? length : 1;
-        const char *piece = (const char *)at;
+        const char *shown = (const char *)at;
         if (length == 0) {
             const char letter = *at == '\n' ? 'n' : *at == '\t' ? 't' : *at == '\r' ? 'r' : '\0';
             length = (size_t)(letter ? snprintf(escape, sizeof escape, "\\%c", letter)
                                      : snprintf(escape, sizeof escape, "\\x%02x", *at));
-            piece = escape;
+            shown = escape;
         }
         if (length >= bytes - used)
             break;
-        memcpy(to + used, piece, length);
+        memcpy(to + used, shown, length);
         used += length;
         at += taken;
     }

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 /* Bytes of one system call at most. */
-#define PIECE ((int64_t)16 << 20)
+#define CHUNK ((int64_t)16 << 20)
 /* ... of one whose checksum is computed: it is in the processor's cache then. */
-#define SUMMED_PIECE ((int64_t)256 << 10)
+#define SUMMED_CHUNK ((int64_t)256 << 10)
 #define BOUNCE ((int64_t)4 << 20)
 /* Smaller transfers go through the page cache. */
 #define DIRECT_LEAST ((int64_t)256 << 10)
@@ -247,8 +247,8 @@ static ssize_t call_once(direction way, int descriptor, char *data, int64_t byte
 static shard_status move_cached(shard_file *file, direction way, char *data, int64_t bytes, int64_t offset, uint64_t *crc)
 {
     for (int64_t at = 0; at < bytes;) {
-        int64_t piece = shard_min(bytes - at, crc ? SUMMED_PIECE : PIECE);
-        ssize_t done = call_once(way, file->descriptor, data + at, piece, offset + at);
+        int64_t chunk = shard_min(bytes - at, crc ? SUMMED_CHUNK : CHUNK);
+        ssize_t done = call_once(way, file->descriptor, data + at, chunk, offset + at);
         if (done == 0 && way == READ)
             return shard_error(SHARD_ERROR_IO, "cannot read %s: it became shorter meanwhile", file->path);
         if (done == 0)
@@ -318,9 +318,9 @@ shard_status shard_file_read_alone(shard_file *file, void *data, int64_t bytes, 
     SHARD_TRY(move_cached(file, READ, to, head, offset, crc));
     int64_t at = head;
     shard_status status = SHARD_OK;
-    shard_summing before = {0}; /* the piece before; the last one has no read during its sum */
+    shard_summing before = {0}; /* the chunk before; the last one has no read during its sum */
     while (at < end && file->direct >= 0 && status == SHARD_OK) {
-        int64_t bytes_now = shard_min(end - at, PIECE);
+        int64_t bytes_now = shard_min(end - at, CHUNK);
         status = move_direct(file, READ, to + at, bytes_now, offset + at);
         if (crc)
             shard_summing_finish(&before, crc);
@@ -346,7 +346,7 @@ shard_status shard_file_write(shard_file *file, const void *data, int64_t bytes,
     if (head < end && !aligned && !bounce)
         return shard_last_status();
     SHARD_TRY(move_cached(file, WRITE, from, head, offset, crc));
-    int64_t most = aligned ? PIECE : BOUNCE, at = head;
+    int64_t most = aligned ? CHUNK : BOUNCE, at = head;
     while (at < end && file->direct >= 0) {
         int64_t bytes_now = end - at < most ? end - at : most;
         shard_summing now = {0};

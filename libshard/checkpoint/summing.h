@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The checksum of one piece of data; {0}: none. */
+/* The checksum of one chunk of data; {0}: none. */
 typedef struct shard_summing {
     const void *data;
     int64_t bytes;

@@ -273,8 +273,8 @@ SHARD_KERNEL_ENTRY(shard_status, find_labels, shard_device *, const shard_cross_
                const int64_t *list, const int64_t *label, int64_t *position, int64_t *row, const shard_fault *)
 /* The fault (the rank, a rank of most, 0) if a rank's hash differs from that of most ranks: the first of each, of equally
  * frequent hashes the one that comes first counts. The ranks' digests begin `stride` bytes, a multiple of 8, from each other. */
-SHARD_KERNEL_ENTRY(shard_status, compare_digests, shard_device *, int64_t members, size_t stride, const shard_label_digest *,
-               const shard_fault *)
+SHARD_KERNEL_ENTRY(shard_status, compare_digests, shard_device *, int64_t ranks, size_t stride, const shard_label_digest *,
+                   const shard_fault *)
 /* stats [rows, SHARD_CE_STATS], one pass over x [rows, cols]. target [rows] int64 labels, or NULL and
  * probability [rows, cols] of x's dtype. weight [cols] of x's dtype for these columns, or NULL. cols may be 0:
  * the maximum is then -inf. ahead [rows] is NULL, or is set to the result of count_ahead, for labels alone, 0
@@ -289,9 +289,9 @@ SHARD_KERNEL_ENTRY(shard_status, cross_entropy_stats, shard_device *, const shar
  * each other. target as for the statistics.
  * rank [rows] is NULL, or is set to the sum of the ranks' ahead, which begin `stride` int64_t from each other;
  * INT64_MAX for ignored rows. */
-SHARD_KERNEL_ENTRY(shard_status, cross_entropy_join, shard_device *, const shard_cross_entropy_shape *, bool mean,
-                   int64_t members, int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
-                   const double *row_weight, double *numbers, double *result, int64_t *rank)
+SHARD_KERNEL_ENTRY(shard_status, cross_entropy_join, shard_device *, const shard_cross_entropy_shape *, bool mean, int64_t ranks,
+                   int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target, const double *row_weight,
+                   double *numbers, double *result, int64_t *rank)
 /* dx = scale_i * (slope_i exp(x - lse_i) - q), times the derivative of x by the logits. dx may be the logits. */
 SHARD_KERNEL_ENTRY(shard_status, cross_entropy_backward, shard_device *, const shard_cross_entropy_shape *, const void *x,
                    const int64_t *target, const void *probability, const void *weight, const shard_loss_rows *, void *dx,

@@ -90,8 +90,8 @@ static size_t lay_out(sweep *s, int needs)
     s->one = lay(s, &offset, rows, SHARD_FLOAT64);
     s->reference = s->loss->fits && !h->binary ? lay(s, &offset, 2 * rows, SHARD_FLOAT32) : NULL;
     s->largest = s->reference ? s->reference + rows : NULL;
-    int64_t pieces = shard_divide_up(s->tile, SHARD_HEAD_PIECE);
-    s->parts = s->loss->fits && h->binary ? lay(s, &offset, rows * pieces, SHARD_FLOAT64) : NULL;
+    int64_t chunks = shard_divide_up(s->tile, SHARD_HEAD_CHUNK);
+    s->parts = s->loss->fits && h->binary ? lay(s, &offset, rows * chunks, SHARD_FLOAT64) : NULL;
     s->top_value = h->k ? lay(s, &offset, rows * h->k, s->wide) : NULL;
     s->top_index = h->k ? lay(s, &offset, rows * h->k, SHARD_INT64) : NULL;
     s->both_values = h->k ? lay(s, &offset, 2 * rows * h->k, s->wide) : NULL;

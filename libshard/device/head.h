@@ -106,8 +106,8 @@ static inline const void *shard_head_element(const void *array, int64_t index, s
 
 /* The receiver of the weight's gradient. */
 typedef struct shard_head_gradient {
-    /* Like the weight, of its type; NULL: `take` gets the gradient, or nobody if that is NULL too. With a list the other rows
-     * get zeros, or stay as they are if `accumulate`; `take` gets the rows of the list, in runs. */
+    /* Like the weight, of its type; NULL: `take` gets the gradient; if that is NULL too, it is not returned. With a list the
+     * other rows get zeros, or stay as they are if `accumulate`; `take` gets the rows of the list, in runs. */
     void *weight;
     /* Takes the gradient of `count` weight rows from `first` on, [count, in] of the wide type, which it may write to. A
      * device may call it from several threads at a time, for different rows. */

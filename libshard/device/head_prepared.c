@@ -323,7 +323,7 @@ static shard_status make_factors(chunks *c, const labels *l, const shard_loss_ro
 }
 
 /* Sets the factors of the rows that have no part in the result to 0: where the features are NaN, they are NaN. */
-static shard_status drop_factors(chunks *c, const labels *l, const shard_loss_rows *rows)
+static shard_status clear_factors(chunks *c, const labels *l, const shard_loss_rows *rows)
 {
     const shard_device_ops *ops = c->device->ops;
     const int64_t n = c->h->loss.rows, *const shapes[] = {&n, &n, &n};
@@ -373,7 +373,7 @@ static shard_status input_gradient(chunks *c, const labels *l, const double *sta
         return SHARD_OK;
     SHARD_TRY(take_labels(c, l));
     SHARD_TRY(make_factors(c, l, rows));
-    SHARD_TRY(drop_factors(c, l, rows));
+    SHARD_TRY(clear_factors(c, l, rows));
     return add_labels(c, l, dx);
 }
 

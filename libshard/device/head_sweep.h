@@ -6,7 +6,7 @@
 
 typedef struct shard_head_loss head_loss;
 
-enum { SHARD_HEAD_PIECE = 8192 /* classes of a piece of a row, at most */ };
+enum { SHARD_HEAD_CHUNK = 8192 /* classes of a chunk of a row, at most */ };
 
 /* One sweep's arrays, in one block of workspace. */
 typedef struct sweep {
@@ -27,7 +27,7 @@ typedef struct sweep {
     bool wide_derivatives;         /* those by the logits are read from `logits`, too */
     double *stats, *center, *one;  /* of a tile, [rows, SHARD_CE_STATS], [rows], [rows] */
     float *reference, *largest;    /* [rows], of a softmax with kernels of its own */
-    double *parts;                 /* [rows, pieces of a tile], of a binary loss with kernels of its own */
+    double *parts;                 /* [rows, chunks of a tile], of a binary loss with kernels of its own */
     int64_t stashed;               /* tiles in the stash, the first ones */
     int64_t *ahead;                /* [rows], of a tile; NULL: the labels' ranks are not wanted */
     double *aheads[2];             /* [rows]: the same, and of all tiles so far */

@@ -6,15 +6,15 @@
 #include <string.h>
 
 /* One thread copies less than this about as fast as several. */
-#define PIECE ((size_t)1 << 20)
+#define CHUNK ((size_t)1 << 20)
 
 static void copy(char *to, const char *from, size_t bytes)
 {
-    int64_t pieces = shard_divide_up((int64_t)bytes, PIECE);
-#pragma omp parallel for schedule(static) if (pieces > 2)
-    for (int64_t i = 0; i < pieces; i++) {
-        size_t start = (size_t)i * PIECE;
-        memcpy(to + start, from + start, bytes - start < PIECE ? bytes - start : PIECE);
+    int64_t chunks = shard_divide_up((int64_t)bytes, CHUNK);
+#pragma omp parallel for schedule(static) if (chunks > 2)
+    for (int64_t i = 0; i < chunks; i++) {
+        size_t start = (size_t)i * CHUNK;
+        memcpy(to + start, from + start, bytes - start < CHUNK ? bytes - start : CHUNK);
     }
 }
 
@@ -62,12 +62,12 @@ shard_status shard_cpu_copy_rows(shard_device *device, void *to, size_t to_pitch
         copy(to, from, width * rows);
         return SHARD_OK;
     }
-    if (width >= 2 * PIECE) {
+    if (width >= 2 * CHUNK) {
         for (size_t i = 0; i < rows; i++)
             copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
         return SHARD_OK;
     }
-#pragma omp parallel for schedule(static) if (width * rows > 2 * PIECE)
+#pragma omp parallel for schedule(static) if (width * rows > 2 * CHUNK)
     for (size_t i = 0; i < rows; i++)
         memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);
     return SHARD_OK;
@@ -76,11 +76,11 @@ shard_status shard_cpu_copy_rows(shard_device *device, void *to, size_t to_pitch
 shard_status shard_cpu_zero(shard_device *device, void *to, size_t bytes)
 {
     (void)device;
-    int64_t pieces = shard_divide_up((int64_t)bytes, PIECE);
-#pragma omp parallel for schedule(static) if (pieces > 2)
-    for (int64_t i = 0; i < pieces; i++) {
-        size_t start = (size_t)i * PIECE;
-        memset((char *)to + start, 0, bytes - start < PIECE ? bytes - start : PIECE);
+    int64_t chunks = shard_divide_up((int64_t)bytes, CHUNK);
+#pragma omp parallel for schedule(static) if (chunks > 2)
+    for (int64_t i = 0; i < chunks; i++) {
+        size_t start = (size_t)i * CHUNK;
+        memset((char *)to + start, 0, bytes - start < CHUNK ? bytes - start : CHUNK);
     }
     return SHARD_OK;
 }

@@ -185,7 +185,7 @@ static void unmap(void *memory, size_t size)
 }
 
 /* Frees large blocks of the pool, the largest first, until no more than `target` bytes are reserved. */
-static void give_back_large(int64_t target)
+static void free_large(int64_t target)
 {
     size_t size;
     int lowest = size_class(LARGE - RED_ZONE, &size);
@@ -197,7 +197,7 @@ static void give_back_large(int64_t target)
 }
 
 /* Frees the chunks without a block in use. */
-static void give_back_chunks(void)
+static void free_chunks(void)
 {
     size_t size;
     int end = size_class(LARGE - RED_ZONE, &size);
@@ -250,7 +250,7 @@ static void *map_large(size_t size, size_t bytes)
     int64_t high = pool.current + (int64_t)bytes > pool.high ? pool.current + (int64_t)bytes : pool.high;
     int64_t bound = high + high / 4 + SLACK;
     if (pool.reserved + (int64_t)size > bound)
-        give_back_large(bound - (int64_t)size);
+        free_large(bound - (int64_t)size);
     return map(size, size >= HUGE_PAGE ? HUGE_PAGE : UNIT);
 }
 
@@ -261,8 +261,8 @@ static void *take(size_t bytes)
     void *memory = pop(class);
     for (int attempt = 0; !memory && attempt < 2; attempt++) {
         if (attempt > 0) {
-            give_back_large(0);
-            give_back_chunks();
+            free_large(0);
+            free_chunks();
         }
         memory = size >= LARGE ? map_large(size, bytes) : cut(size);
     }
@@ -361,7 +361,7 @@ void shard_cpu_trim(shard_device *device)
 {
     (void)device;
     lock_pool();
-    give_back_large(0);
-    give_back_chunks();
+    free_large(0);
+    free_chunks();
     unlock_pool();
 }

@@ -2,7 +2,7 @@
  * How kernels divide the columns of a matrix [rows, cols]: a thread owns N columns side
  * by side, moved in one access, and goes down the rows, several of them under way. A block
  * is `width` threads wide and has BLOCK / width groups of threads that take turns; blocks
- * next to each other cover the columns, blocks below each other (slices) take turns again.
+ * next to each other cover the columns, blocks below each other (segments) take turns again.
  *
  * A Form loads the elements of a row (load), has the constants of a
  * column (term) and combines both (take).
@@ -19,10 +19,10 @@ enum {
     BLOCKS_EACH = 6, /* of a multiprocessor: whole rounds whether it holds 2, 3 or 6 at once */
 };
 
-/* tiles: blocks next to each other; slices: blocks below each other. */
+/* tiles: blocks next to each other; segments: blocks below each other. */
 struct Columns {
     int64_t rows, cols;
-    int64_t tiles, slices, width;
+    int64_t tiles, segments, width;
 };
 
 /* A thread goes down at least `least` rows, if there are so many. */
@@ -35,7 +35,7 @@ inline Columns cut_columns(shard_device *device, int64_t rows, int64_t cols, int
     c.width = divide_up(cols / pack, c.tiles);
     int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * BLOCKS_EACH, c.tiles);
     int64_t most = divide_up(rows, (int64_t)least * (BLOCK / c.width));
-    c.slices = wanted < most ? wanted : most < 1 ? 1 : most;
+    c.segments = wanted < most ? wanted : most < 1 ? 1 : most;
     return c;
 }
 
@@ -101,7 +101,7 @@ template <class Form, int N> static __global__ void map_columns(Form form, Colum
 template <int N, class Form> shard_status run_map(shard_device *device, const Form &form, int64_t rows, int64_t cols)
 {
     Columns c = cut_columns(device, rows, cols, N, 8);
-    return launch(device, map_columns<Form, N>, dim3((unsigned)c.tiles, (unsigned)c.slices), BLOCK, form, c);
+    return launch(device, map_columns<Form, N>, dim3((unsigned)c.tiles, (unsigned)c.segments), BLOCK, form, c);
 }
 
 /* ---- two sums for each column ---- */
@@ -123,7 +123,7 @@ static __device__ inline void add_groups(double *sums, int groups, int across)
     __syncthreads();
 }
 
-/* partial [slices][SUMS][cols]; take adds to sums [SUMS][N]. */
+/* partial [segments][SUMS][cols]; take adds to sums [SUMS][N]. */
 template <class Form, int N> static __global__ void sum_columns(Form form, Columns c, double *partial)
 {
     __shared__ double shared[BLOCK * N];
@@ -144,8 +144,8 @@ template <class Form, int N> static __global__ void sum_columns(Form form, Colum
     }
 }
 
-/* Calls form.store(column, sums) with the slices' sums added up: few columns a block, so
- * that many threads share the slices of each. */
+/* Calls form.store(column, sums) with the segments' sums added up: few columns a block, so
+ * that many threads share the segments of each. */
 template <class Form> static __global__ void join_columns(Form form, Columns c, const double *partial)
 {
     enum { SIDE = 4 };
@@ -154,8 +154,8 @@ template <class Form> static __global__ void join_columns(Form form, Columns c, 
     double sums[SUMS];
     for (int which = 0; which < SUMS; which++) {
         double sum = 0;
-        for (int64_t slice = threadIdx.x / SIDE; column < c.cols && slice < c.slices; slice += BLOCK / SIDE)
-            sum += partial[(slice * SUMS + which) * c.cols + column];
+        for (int64_t segment = threadIdx.x / SIDE; column < c.cols && segment < c.segments; segment += BLOCK / SIDE)
+            sum += partial[(segment * SUMS + which) * c.cols + column];
         shared[threadIdx.x] = sum;
         add_groups(shared, BLOCK / SIDE, SIDE);
         sums[which] = shared[threadIdx.x % SIDE];
@@ -168,11 +168,11 @@ template <class Form> static __global__ void join_columns(Form form, Columns c, 
 template <int N, class Form> shard_status run_sums(shard_device *device, const Form &form, int64_t rows, int64_t cols)
 {
     Columns c = cut_columns(device, rows, cols, N, 16);
-    size_t bytes = (size_t)(c.slices * SUMS * cols) * sizeof(double);
+    size_t bytes = (size_t)(c.segments * SUMS * cols) * sizeof(double);
     double *partial = (double *)shard_cuda_scratch(device, bytes);
     if (!partial)
         return shard_last_status();
-    dim3 grid((unsigned)c.tiles, (unsigned)c.slices);
+    dim3 grid((unsigned)c.tiles, (unsigned)c.segments);
     shard_status status = launch(device, sum_columns<Form, N>, grid, BLOCK, form, c, partial);
     if (status == SHARD_OK)
         status = launch(device, join_columns<Form>, (unsigned)divide_up(cols, 4), BLOCK, form, c, (const double *)partial);

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* As the device's entries. *there tells whether cuDNN has computed it; else the results are undefined. */
+/* As the device's entries. Sets *there to whether cuDNN has computed it; else the results are undefined. */
 shard_status shard_cuda_dnn_attention(shard_device *device, const shard_attention_shape *, const void *query, const void *key,
                                       const void *value, void *y, double *lse, shard_dtype, bool *there);
 shard_status shard_cuda_dnn_attention_backward(shard_device *device, const shard_attention_shape *, const void *query,

@@ -63,13 +63,13 @@ template <class T> struct Binary {
 
 /* ---- forward ---- */
 
-/* The elements' losses if `each` is not NULL, and the sums of the pieces. */
+/* The elements' losses if `each` is not NULL, and the sums of the chunks. */
 template <class T, int LANES> static __global__ void measure(Binary<T> b, Rows shape, T *each, double *parts)
 {
     using R = Real<T>;
     Team<LANES> team;
-    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = team.index; index < shape.rows * shape.chunks; index += team.step) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width;
         const T *x = b.x + row * b.shape.pitch + start;
         double sum = 0, weight = b.weight_of_row(row);
@@ -161,7 +161,7 @@ shard_status shard_cuda_binary_cross_entropy(shard_device *device, const shard_b
     if (shape->rows == 0 || shape->cols == 0)
         return sum ? shard_cuda_zero(device, sum, sizeof *sum) : SHARD_OK;
     Rows cut = cut_rows(device, shape->rows, shape->cols);
-    int64_t teams = cut.rows * cut.pieces, of_pairs = target ? 0 : pair_blocks(shape->pairs);
+    int64_t teams = cut.rows * cut.chunks, of_pairs = target ? 0 : pair_blocks(shape->pairs);
     size_t bytes = (size_t)(teams + of_pairs) * sizeof(double);
     double *parts = (double *)shard_cuda_scratch(device, bytes);
     if (!parts)
@@ -186,8 +186,8 @@ template <class T, int LANES> static __global__ void differentiate(Binary<T> b, 
 {
     using R = Real<T>;
     Team<LANES> team;
-    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = team.index; index < shape.rows * shape.chunks; index += team.step) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * b.shape.pitch + start;
         const T *x = b.x + from;
         T *out = dx + from;
@@ -212,7 +212,7 @@ template <class T, int LANES> static __global__ void differentiate(Binary<T> b, 
 }
 
 /* The gradients at the pairs. */
-template <class T> static __global__ void look(Binary<T> b, T *found)
+template <class T> static __global__ void find_slopes(Binary<T> b, T *found)
 {
     int64_t step = (int64_t)gridDim.x * BLOCK, row, column;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < b.shape.pairs; i += step)
@@ -247,10 +247,10 @@ shard_status shard_cuda_binary_cross_entropy_backward(shard_device *device, cons
         T *found = of_pairs ? (T *)shard_cuda_scratch(device, bytes) : NULL;
         if (of_pairs && !found)
             return shard_last_status();
-        shard_status status = of_pairs ? launch(device, look<T>, of_pairs, BLOCK, b, found) : SHARD_OK;
+        shard_status status = of_pairs ? launch(device, find_slopes<T>, of_pairs, BLOCK, b, found) : SHARD_OK;
         if (status == SHARD_OK)
             status = launch(device, few ? differentiate<T, WARP> : differentiate<T, BLOCK>,
-                            team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK), BLOCK, b, cut, (T *)dx);
+                            team_blocks(cut.rows * cut.chunks, few ? WARP : BLOCK), BLOCK, b, cut, (T *)dx);
         if (status == SHARD_OK && of_pairs)
             status = launch(device, put<T>, of_pairs, BLOCK, b, (const T *)found, (T *)dx);
         if (found)

@@ -41,7 +41,7 @@ struct Finding {
     Hash hash;
 };
 
-static __global__ void look(int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index, Finding *findings)
+static __global__ void check_range(int64_t n, const int64_t *index, int64_t limit, int64_t ignore_index, Finding *findings)
 {
     int64_t first = n, stride = (int64_t)gridDim.x * BLOCK;
     Hash hash = 0;
@@ -57,8 +57,8 @@ static __global__ void look(int64_t n, const int64_t *index, int64_t limit, int6
         findings[blockIdx.x] = Finding{first, hash};
 }
 
-static __global__ void tell(int64_t n, const int64_t *index, int64_t limit, int64_t blocks, const Finding *findings,
-                            uint64_t what, shard_cuda_fault *fault, uint64_t *hash)
+static __global__ void report_first(int64_t n, const int64_t *index, int64_t limit, int64_t blocks, const Finding *findings,
+                                    uint64_t what, shard_cuda_fault *fault, uint64_t *hash)
 {
     int64_t first = n;
     Hash sum = 0;
@@ -85,9 +85,9 @@ shard_status shard_cuda_check_index(shard_device *device, int64_t n, const int64
     Finding *findings = (Finding *)shard_cuda_scratch(device, blocks * sizeof *findings);
     if (!findings)
         return shard_last_status();
-    shard_status status = launch(device, look, blocks, BLOCK, n, index, limit, ignore_index, findings);
+    shard_status status = launch(device, check_range, blocks, BLOCK, n, index, limit, ignore_index, findings);
     if (status == SHARD_OK)
-        status = launch(device, tell, 1, BLOCK, n, index, limit, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
+        status = launch(device, report_first, 1, BLOCK, n, index, limit, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
                         shard_cuda_of(device)->fault, hash);
     shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
     return status;
@@ -119,7 +119,7 @@ shard_status shard_cuda_find_labels(shard_device *device, const shard_cross_entr
         return shard_last_status();
     shard_status status = launch(device, find, blocks, BLOCK, *shape, count, list, label, position, row, findings);
     if (status == SHARD_OK)
-        status = launch(device, tell, 1, BLOCK, shape->rows, label, count, (int64_t)blocks, findings,
+        status = launch(device, report_first, 1, BLOCK, shape->rows, label, count, (int64_t)blocks, findings,
                         shard_cuda_fault_word(fault), shard_cuda_of(device)->fault, (uint64_t *)NULL);
     shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
     return status;
@@ -128,7 +128,7 @@ shard_status shard_cuda_find_labels(shard_device *device, const shard_cross_entr
 /* ---- pairs ---- */
 
 /* The first pair of a block's that is not larger than the one before it, `pairs` for none. */
-static __global__ void look_at_order(int64_t pairs, const int64_t *pair, int64_t *findings)
+static __global__ void check_order(int64_t pairs, const int64_t *pair, int64_t *findings)
 {
     const int64_t *row = pair, *column = pair + pairs;
     int64_t first = pairs, stride = (int64_t)gridDim.x * BLOCK;
@@ -142,8 +142,8 @@ static __global__ void look_at_order(int64_t pairs, const int64_t *pair, int64_t
         findings[blockIdx.x] = first;
 }
 
-static __global__ void tell_order(int64_t pairs, const int64_t *pair, int64_t blocks, const int64_t *findings, uint64_t what,
-                                  shard_cuda_fault *fault)
+static __global__ void report_order(int64_t pairs, const int64_t *pair, int64_t blocks, const int64_t *findings, uint64_t what,
+                                    shard_cuda_fault *fault)
 {
     int64_t first = pairs;
     for (int64_t i = threadIdx.x; i < blocks; i += BLOCK)
@@ -161,9 +161,9 @@ shard_status shard_cuda_check_pairs(shard_device *device, int64_t pairs, const i
     int64_t *findings = (int64_t *)shard_cuda_scratch(device, blocks * sizeof *findings);
     if (!findings)
         return shard_last_status();
-    shard_status status = launch(device, look_at_order, blocks, BLOCK, pairs, pair, findings);
+    shard_status status = launch(device, check_order, blocks, BLOCK, pairs, pair, findings);
     if (status == SHARD_OK)
-        status = launch(device, tell_order, 1, BLOCK, pairs, pair, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
+        status = launch(device, report_order, 1, BLOCK, pairs, pair, (int64_t)blocks, findings, shard_cuda_fault_word(fault),
                         shard_cuda_of(device)->fault);
     shard_cuda_scratch_release(device, findings, blocks * sizeof *findings);
     return status;
@@ -171,22 +171,22 @@ shard_status shard_cuda_check_pairs(shard_device *device, int64_t pairs, const i
 
 /* ---- ranks ---- */
 
-static __global__ void compare(int64_t members, int64_t stride, const shard_label_digest *digest, uint64_t what,
+static __global__ void compare(int64_t ranks, int64_t stride, const shard_label_digest *digest, uint64_t what,
                                shard_cuda_fault *fault)
 {
     const size_t bytes = sizeof digest->hash, step = (size_t)stride;
-    if (shard_first_other(digest, bytes, step, members, 0) == members)
+    if (shard_first_other(digest, bytes, step, ranks, 0) == ranks)
         return;
-    int64_t usual = shard_first_usual(digest, bytes, step, members);
-    int64_t odd = shard_first_other(digest, bytes, step, members, usual);
+    int64_t usual = shard_first_usual(digest, bytes, step, ranks);
+    int64_t odd = shard_first_other(digest, bytes, step, ranks, usual);
     const shard_label_digest *other = (const shard_label_digest *)((const char *)digest + odd * stride);
     const shard_label_digest *most = (const shard_label_digest *)((const char *)digest + usual * stride);
     note_fault(fault, what, other->rank, most->rank, 0);
 }
 
-shard_status shard_cuda_compare_digests(shard_device *device, int64_t members, size_t stride, const shard_label_digest *digest,
+shard_status shard_cuda_compare_digests(shard_device *device, int64_t ranks, size_t stride, const shard_label_digest *digest,
                                         const shard_fault *fault)
 {
-    return launch(device, compare, 1, 1, members, (int64_t)stride, digest, shard_cuda_fault_word(fault),
+    return launch(device, compare, 1, 1, ranks, (int64_t)stride, digest, shard_cuda_fault_word(fault),
                   shard_cuda_of(device)->fault);
 }

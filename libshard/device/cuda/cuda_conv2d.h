@@ -23,7 +23,7 @@ typedef struct shard_cuda_conv {
     void *x, *weight, *y;
 } shard_cuda_conv;
 
-/* By cuDNN, with weights [o, kh, kw, c / groups]. *there tells whether cuDNN has it. */
+/* By cuDNN, with weights [o, kh, kw, c / groups]. Sets *there to whether cuDNN has it. */
 shard_status shard_cuda_dnn_convolve(shard_device *device, const shard_cuda_conv *, bool *there);
 
 /* Any convolution of float32 or float64, with weights as the table's, as products of

@@ -3,7 +3,7 @@
  * which may overwrite them.
  *
  * A row's q is a constant `spread`, or keep * probability + spread, times the columns' weights; a label adds `keep`
- * times its weight at the target. A second kernel joins the statistics of pieces of a row, in an order that depends
+ * times its weight at the target. A second kernel joins the statistics of chunks of a row, in an order that depends
  * on the shape alone, and adds the label's summands. The ranks' statistics are joined in the same way, in rank
  * order.
  */
@@ -60,7 +60,7 @@ template <int TARGETS> constexpr int packs_ahead = by_column<TARGETS> ? PACKS / 
 
 /* ---- statistics ---- */
 
-/* Of a piece: the exponentials are relative to its maximum. */
+/* Of a chunk: the exponentials are relative to its maximum. */
 struct LossPart {
     double max, sum, a, b;
     int64_t ahead;
@@ -95,14 +95,14 @@ static __device__ inline void measure_parts(const Loss<T> &l, const Ranking &ran
 {
     using R = Real<T>;
     Team<LANES> team;
-    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = team.index; index < shape.rows * shape.chunks; index += team.step) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * l.shape.pitch + start;
         const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
         ExpSum<R> e;
         double a = 0, b = 0;
         bool ranked = RANKED && !l.ignores(row);
-        int64_t left = ranked ? l.target[row] - l.shape.col0 - start : 0; /* columns of this piece */
+        int64_t left = ranked ? l.target[row] - l.shape.col0 - start : 0; /* columns of this chunk */
         int ahead = 0;
         R own = ranked ? target_logit(l, ranking, row) : R(0);
         walk<packs_ahead<TARGETS>>(
@@ -177,28 +177,28 @@ static __global__ void __launch_bounds__(BLOCK, 3) sum_and_rank_parts(Loss<T> l,
     measure_parts<T, LANES, TARGETS, true>(l, ranking, shape, parts);
 }
 
-/* The sum of a piece relative to the row's maximum. */
+/* The sum of a chunk relative to the row's maximum. */
 static __device__ inline double rescaled(const LossPart &part, double max)
 {
     return part.max == max ? part.sum : part.sum * exp(part.max - max);
 }
 
-/* A warp joins the pieces of a row. */
+/* A warp joins the chunks of a row. */
 template <class T> static __global__ void join_parts(Loss<T> l, Ranking ranking, Rows shape, const LossPart *parts, double *stats)
 {
     Team<WARP> team;
     for (int64_t row = team.index; row < shape.rows; row += team.step) {
-        const LossPart *piece = parts + row * shape.pieces;
+        const LossPart *chunk = parts + row * shape.chunks;
         double max = -INFINITY, sum = 0, a = 0, b = 0;
         int64_t ahead = 0;
-        for (int64_t i = team.lane; i < shape.pieces; i += WARP)
-            max = fmax(max, piece[i].max);
+        for (int64_t i = team.lane; i < shape.chunks; i += WARP)
+            max = fmax(max, chunk[i].max);
         max = warp_reduce<Maximum>(max);
-        for (int64_t i = team.lane; i < shape.pieces; i += WARP) {
-            sum += rescaled(piece[i], max);
-            a += piece[i].a;
-            b += piece[i].b;
-            ahead += piece[i].ahead;
+        for (int64_t i = team.lane; i < shape.chunks; i += WARP) {
+            sum += rescaled(chunk[i], max);
+            a += chunk[i].a;
+            b += chunk[i].b;
+            ahead += chunk[i].ahead;
         }
         sum = warp_reduce<Sum>(sum);
         a = warp_reduce<Sum>(a);
@@ -260,7 +260,7 @@ shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cr
     if (shape->rows == 0)
         return SHARD_OK;
     Rows cut = cut_rows(device, shape->rows, shape->cols);
-    int64_t teams = cut.rows * cut.pieces;
+    int64_t teams = cut.rows * cut.chunks;
     size_t bytes = (size_t)teams * sizeof(LossPart);
     LossPart *parts = (LossPart *)shard_cuda_scratch(device, bytes);
     if (!parts)
@@ -283,24 +283,24 @@ shard_status shard_cuda_cross_entropy_stats(shard_device *device, const shard_cr
 /* ---- all parts of the rows ---- */
 
 /* The ranks' statistics and counts of a row, which begin `stride` from each other. */
-struct Members {
-    int64_t count, stride;
+struct Gathered {
+    int64_t ranks, stride;
     const double *stats;
     const int64_t *ahead;
 };
 
 /* A row's log-sum-exp, slope, loss and its weight in the mean. A rank without a finite logit adds 0, also if
  * no rank has one; a NaN is in the maximum or the sum, and stays. */
-static __device__ inline void join_row(const Members &members, const shard_cross_entropy_shape &shape, int64_t row, bool labels,
+static __device__ inline void join_row(const Gathered &gathered, const shard_cross_entropy_shape &shape, int64_t row, bool labels,
                                        bool ignored, double row_weight, double *numbers)
 {
     double largest = -INFINITY, sum = 0, a = 0, b = 0, weight = 0;
-    for (int64_t member = 0; member < members.count; member++) {
-        double max = members.stats[member * members.stride + row * SHARD_CE_STATS + SHARD_CE_MAX];
+    for (int64_t rank = 0; rank < gathered.ranks; rank++) {
+        double max = gathered.stats[rank * gathered.stride + row * SHARD_CE_STATS + SHARD_CE_MAX];
         largest = max > largest ? max : largest;
     }
-    for (int64_t member = 0; member < members.count; member++) {
-        const double *part = members.stats + member * members.stride + row * SHARD_CE_STATS;
+    for (int64_t rank = 0; rank < gathered.ranks; rank++) {
+        const double *part = gathered.stats + rank * gathered.stride + row * SHARD_CE_STATS;
         sum += part[SHARD_CE_SUM] * (part[SHARD_CE_MAX] == largest ? 1 : exp(part[SHARD_CE_MAX] - largest));
         a += part[SHARD_CE_A];
         b += part[SHARD_CE_B];
@@ -315,11 +315,11 @@ static __device__ inline void join_row(const Members &members, const shard_cross
     numbers[SHARD_CE_LOSS * rows + row] = ignored ? 0 : row_weight * shard_row_loss(a, b, largest, log_sum, shape.z_loss);
 }
 
-static __device__ inline int64_t join_ahead(const Members &members, int64_t row)
+static __device__ inline int64_t join_ahead(const Gathered &gathered, int64_t row)
 {
     int64_t sum = 0;
-    for (int64_t member = 0; member < members.count; member++)
-        sum += members.ahead[member * members.stride + row];
+    for (int64_t rank = 0; rank < gathered.ranks; rank++)
+        sum += gathered.ahead[rank * gathered.stride + row];
     return sum;
 }
 
@@ -336,16 +336,16 @@ static unsigned loss_blocks(int64_t rows)
     return (unsigned)(blocks < (int64_t)BLOCK ? blocks : (int64_t)BLOCK);
 }
 
-static __global__ void join_members(shard_cross_entropy_shape shape, Members members, const int64_t *target,
-                                    const double *row_weight, double *numbers, int64_t *rank, LossSum *sums)
+static __global__ void join_rows(shard_cross_entropy_shape shape, Gathered gathered, const int64_t *target,
+                                 const double *row_weight, double *numbers, int64_t *rank, LossSum *sums)
 {
     double loss = 0, weight = 0;
     int64_t step = (int64_t)gridDim.x * BLOCK;
     for (int64_t row = (int64_t)blockIdx.x * BLOCK + threadIdx.x; row < shape.rows; row += step) {
         bool ignored = target && shard_label_ignored(&shape, target[row]);
-        join_row(members, shape, row, target != NULL, ignored, row_weight ? row_weight[row] : 1, numbers);
+        join_row(gathered, shape, row, target != NULL, ignored, row_weight ? row_weight[row] : 1, numbers);
         if (rank)
-            rank[row] = ignored ? INT64_MAX : join_ahead(members, row);
+            rank[row] = ignored ? INT64_MAX : join_ahead(gathered, row);
         loss += numbers[SHARD_CE_LOSS * shape.rows + row];
         weight += numbers[SHARD_CE_FACTOR * shape.rows + row];
     }
@@ -373,20 +373,19 @@ static __global__ void share_losses(shard_cross_entropy_shape shape, int64_t mea
         *result = !mean ? sum : weights != 0 ? sum / weights : NAN;
 }
 
-shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cross_entropy_shape *shape, bool mean,
-                                           int64_t members, int64_t stride, const double *stats, const int64_t *ahead,
-                                           const int64_t *target, const double *row_weight, double *numbers, double *result,
-                                           int64_t *rank)
+shard_status shard_cuda_cross_entropy_join(shard_device *device, const shard_cross_entropy_shape *shape, bool mean, int64_t ranks,
+                                           int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
+                                           const double *row_weight, double *numbers, double *result, int64_t *rank)
 {
     unsigned blocks = loss_blocks(shape->rows);
     size_t bytes = blocks * sizeof(LossSum);
     LossSum *sums = (LossSum *)shard_cuda_scratch(device, bytes);
     if (!sums)
         return shard_last_status();
-    Members all = {members, stride, stats, ahead};
+    Gathered all = {ranks, stride, stats, ahead};
     shard_status status = SHARD_OK;
     if (blocks)
-        status = launch(device, join_members, blocks, BLOCK, *shape, all, target, row_weight, numbers, rank, sums);
+        status = launch(device, join_rows, blocks, BLOCK, *shape, all, target, row_weight, numbers, rank, sums);
     if (status == SHARD_OK)
         status = launch(device, share_losses, blocks ? blocks : 1, BLOCK, *shape, (int64_t)mean, target, row_weight,
                         (int64_t)blocks, sums, numbers, result);
@@ -441,8 +440,8 @@ static __device__ inline void differentiate(const Loss<T> &l, const Rows &shape,
 {
     using R = Real<T>;
     Team<LANES> team;
-    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = team.index; index < shape.rows * shape.chunks; index += team.step) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * l.shape.pitch + start;
         const T *x = l.x + from, *probability = l.probability ? l.probability + row * shape.cols + start : NULL;
         U *out = dx + from;
@@ -510,7 +509,7 @@ shard_status shard_cuda_cross_entropy_backward(shard_device *device, const shard
         using T = decltype(t);
         Loss<T> l = loss_of<T>(shape, x, target, probability, weight, dx);
         bool few = short_rows(cut.cols, sizeof(T));
-        unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
+        unsigned blocks = team_blocks(cut.rows * cut.chunks, few ? WARP : BLOCK);
         auto run = [&](auto kernel) { return launch(device, kernel, blocks, BLOCK, l, cut, *rows, (T *)dx); };
         return BY_TARGETS(backward, T, few, l, run);
     });
@@ -525,7 +524,7 @@ shard_status shard_cuda_cross_entropy_backward_narrow(shard_device *device, cons
     Rows cut = cut_rows(device, shape->rows, shape->cols);
     Loss<float> l = loss_of<float>(shape, x, target, NULL, weight, NULL);
     bool few = short_rows(cut.cols, sizeof(float));
-    unsigned blocks = team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK);
+    unsigned blocks = team_blocks(cut.rows * cut.chunks, few ? WARP : BLOCK);
     l.packed = (((uintptr_t)x / 2 ^ (uintptr_t)dx) & 7) == 0; /* a pack of 16 bytes becomes one of 8 */
     auto run = [&](auto kernel, auto *to) {
         return launch(device, kernel, blocks, BLOCK, l, cut, *rows, target_slope, to);

@@ -43,7 +43,7 @@ typedef struct plan {
     int64_t count, next;
     cudnnBackendDescriptor_t execution; /* of the engine in use; NULL: none is in use */
     int64_t workspace;
-    bool told;     /* which engine computes it */
+    bool logged;   /* which engine computes it */
     bool refused;  /* by all engines */
     bool captured; /* CUDA graphs may have its kernels, which exist as long as the execution plans */
     struct plan *next_evicted;
@@ -95,7 +95,7 @@ static void leave_engine(plan *p)
     if (!p->captured)
         destroy_execution(&p->engines[p->next - 1]);
     p->execution = NULL;
-    p->told = false;
+    p->logged = false;
 }
 
 static void destroy_plan(plan *p)
@@ -491,9 +491,9 @@ static shard_status run_engine(shard_device *device, cudnnHandle_t handle, plan 
         CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_NOT_SUPPORTED && CUDNN_STATUS_CATEGORY(status) != CUDNN_STATUS_BAD_PARAM;
     if (!*computed)
         log_failure(p, c, CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED, text_of(status));
-    else if (!p->told)
+    else if (!p->logged)
         log_engine(&p->engines[p->next - 1], c, p->workspace);
-    p->told = p->told || *computed;
+    p->logged = p->logged || *computed;
     p->captured = p->captured || shard_cuda_of(device)->capture;
     return SHARD_OK;
 }

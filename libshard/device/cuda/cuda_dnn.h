@@ -46,7 +46,7 @@ typedef struct shard_cuda_dnn_call {
     void *data[SHARD_CUDA_DNN_TENSORS]; /* of numbers that are passed by value, on the host */
 } shard_cuda_dnn_call;
 
-/* *there tells whether cuDNN has it. */
+/* Sets *there to whether cuDNN has it. */
 shard_status shard_cuda_dnn_run(shard_device *device, const shard_cuda_dnn_call *, bool *there);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
  * gradient the positions of the indices are sorted by their rows first, by a radix sort
  * that keeps the order of equal ones, so that each row's positions follow each other, in
  * order. One thread then sums a pack of columns of one row in that order; of a row with
- * more than PIECE positions, a thread each PIECE of them, and then a block their sums.
+ * more than CHUNK positions, a thread each CHUNK of them, and then a block their sums.
  * The order of a row's sum depends on its number of positions alone.
  */
 #include "device/cuda/divisor.cuh"
@@ -200,9 +200,9 @@ static __global__ void move_positions(Sorting s, const int64_t *order, int64_t *
 
 enum {
     AHEAD = 8,              /* rows of dy that a thread has under way */
-    PIECE = 128,            /* positions that a thread sums */
-    ACROSS = 32,            /* packs of columns that a block sums pieces of, */
-    TURNS = BLOCK / ACROSS, /* a thread each TURNS-th piece */
+    CHUNK = 128,            /* positions that a thread sums */
+    ACROSS = 32,            /* packs of columns that a block sums chunks of, */
+    TURNS = BLOCK / ACROSS, /* a thread each TURNS-th chunk */
 };
 
 /* The sorted positions, and where in them the row of each begins: n where this part has not got it. */
@@ -221,16 +221,16 @@ struct Sorted {
             found += reaches(found + jump) ? jump : 0;
         return found + 1;
     }
-    /* Whether a row that begins there has several pieces. */
+    /* Whether a row that begins there has several chunks. */
     __device__ bool is_long(int64_t begin) const
     {
-        return begin + PIECE < n && begins[begin + PIECE] == begin;
+        return begin + CHUNK < n && begins[begin + CHUNK] == begin;
     }
-    /* Where the sum of a piece goes, among twice as many as the positions have PIECEs: at most one
-     * row's first piece and one other piece begin in each PIECE of positions. */
+    /* Where the sum of a chunk goes, among twice as many as the positions have CHUNKs: at most one
+     * row's first chunk and one other chunk begin in each CHUNK of positions. */
     __device__ int64_t slot(int64_t i) const
     {
-        return i / PIECE * 2 + (begins[i] != i);
+        return i / CHUNK * 2 + (begins[i] != i);
     }
 };
 
@@ -270,20 +270,20 @@ template <class R, int N> static __device__ inline void store_sums(R *to, const 
     }
 }
 
-/* Sums dy's elements in a pack of columns of one row, or of a piece of it, which begins at the thread's position:
- * added to dweight, or to `pieces` of a row that has several. */
+/* Sums dy's elements in a pack of columns of one row, or of a chunk of it, which begins at the thread's position:
+ * added to dweight, or to `chunks` of a row that has several. */
 template <class T, int N>
 static __global__ void sum_positions(Sorted s, Sorting sorting, Divisor packs, bool by_count, bool accumulate, const T *dy,
-                                     Real<T> *pieces, T *dweight)
+                                     Real<T> *chunks, T *dweight)
 {
     int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x, column = packs.split(&i) * N, dim = packs.size * N;
     if (i >= s.n)
         return;
     int64_t begin = s.begins[i], positions[AHEAD];
-    if (begin == s.n || (i - begin) % PIECE != 0)
+    if (begin == s.n || (i - begin) % CHUNK != 0)
         return;
     bool whole = !s.is_long(begin);
-    int64_t end = i + PIECE < s.n ? i + PIECE : s.n, at = i;
+    int64_t end = i + CHUNK < s.n ? i + CHUNK : s.n, at = i;
     T *to = dweight + row_of(sorting, s.order[i]) * dim + column;
     Pack<T, N> out;
     Real<T> sums[N] = {}, factor = by_count ? (Real<T>)(1.0 / (double)s.count(begin, 1)) : 1;
@@ -307,7 +307,7 @@ static __global__ void sum_positions(Sorted s, Sorting sorting, Divisor packs, b
         count = next;
     }
     if (!whole) {
-        store_sums(pieces + s.slot(i) * dim + column, sums);
+        store_sums(chunks + s.slot(i) * dim + column, sums);
         return;
     }
     for (int k = 0; k < N; k++)
@@ -315,24 +315,24 @@ static __global__ void sum_positions(Sorted s, Sorting sorting, Divisor packs, b
     store_pack(to, out);
 }
 
-/* Adds up the pieces of the row, at most one, that has several and begins in the block's PIECE of positions. */
+/* Adds up the chunks of the row, at most one, that has several and begins in the block's CHUNK of positions. */
 template <class T, int N>
-static __global__ void sum_pieces(Sorted s, Sorting sorting, int64_t packs, bool accumulate, const Real<T> *pieces, T *dweight)
+static __global__ void sum_chunks(Sorted s, Sorting sorting, int64_t packs, bool accumulate, const Real<T> *chunks, T *dweight)
 {
     __shared__ int64_t found;
     __shared__ Real<T> shared[TURNS][ACROSS][N];
     if (threadIdx.x == 0)
         found = -1;
     __syncthreads();
-    int64_t own = (int64_t)blockIdx.x * PIECE + threadIdx.x;
-    if (threadIdx.x < PIECE && own < s.n && s.begins[own] == own && s.is_long(own))
+    int64_t own = (int64_t)blockIdx.x * CHUNK + threadIdx.x;
+    if (threadIdx.x < CHUNK && own < s.n && s.begins[own] == own && s.is_long(own))
         found = own;
     __syncthreads();
     int64_t begin = found, dim = packs * N;
     if (begin < 0)
         return;
     int turn = (int)threadIdx.x / ACROSS, lane = (int)threadIdx.x % ACROSS;
-    int64_t count = s.count(begin, PIECE);
+    int64_t count = s.count(begin, CHUNK);
     T *row = dweight + row_of(sorting, s.order[begin]) * dim;
     for (int64_t first = (int64_t)blockIdx.y * ACROSS; first < packs; first += (int64_t)gridDim.y * ACROSS) {
         int64_t column = (first + lane) * N;
@@ -340,7 +340,7 @@ static __global__ void sum_pieces(Sorted s, Sorting sorting, int64_t packs, bool
 #pragma unroll 4
         for (int64_t i = turn; column < dim && i < count; i += TURNS)
             for (int k = 0; k < N; k++)
-                sums[k] += pieces[s.slot(begin + i * PIECE) * dim + column + k];
+                sums[k] += chunks[s.slot(begin + i * CHUNK) * dim + column + k];
         for (int k = 0; k < N; k++)
             shared[turn][lane][k] = sums[k];
         __syncthreads();
@@ -387,7 +387,7 @@ shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int6
             SHARD_TRY(shard_cuda_zero(device, dweight, (size_t)(rows * dim) * sizeof(T)));
         if (n == 0)
             return SHARD_OK;
-        int64_t tiles = divide_up(n, TILE), slots = n > PIECE ? 2 * divide_up(n, PIECE) : 0;
+        int64_t tiles = divide_up(n, TILE), slots = n > CHUNK ? 2 * divide_up(n, CHUNK) : 0;
         int64_t words = 2 * n + BINS * (tiles + 1);
         size_t bytes = (size_t)words * sizeof(int64_t),
                aligned = (bytes + SHARD_CUDA_ALIGN - 1) / SHARD_CUDA_ALIGN * SHARD_CUDA_ALIGN;
@@ -404,15 +404,15 @@ shard_status shard_cuda_embedding_backward(shard_device *device, int64_t n, int6
         const int pack = Pack<T>::SIZE;
         bool packed = dim % pack == 0 && aligned16(dy, dweight);
         Sorted sorted = {n, order, begins};
-        Real<T> *pieces = (Real<T> *)((char *)scratch + aligned);
+        Real<T> *chunks = (Real<T> *)((char *)scratch + aligned);
         int64_t packs = packed ? dim / pack : dim, across = divide_up(packs, ACROSS);
         if (status == SHARD_OK)
             status = launch(device, packed ? sum_positions<T, pack> : sum_positions<T, 1>, (unsigned)divide_up(n * packs, BLOCK),
-                            BLOCK, sorted, s, Divisor(packs), by_count, accumulate, (const T *)dy, pieces, (T *)dweight);
+                            BLOCK, sorted, s, Divisor(packs), by_count, accumulate, (const T *)dy, chunks, (T *)dweight);
         if (status == SHARD_OK && slots > 0)
-            status = launch(device, packed ? sum_pieces<T, pack> : sum_pieces<T, 1>,
-                            dim3((unsigned)divide_up(n, PIECE), (unsigned)(across < 1024 ? across : 1024)), BLOCK, sorted, s,
-                            packs, accumulate, (const Real<T> *)pieces, (T *)dweight);
+            status = launch(device, packed ? sum_chunks<T, pack> : sum_chunks<T, 1>,
+                            dim3((unsigned)divide_up(n, CHUNK), (unsigned)(across < 1024 ? across : 1024)), BLOCK, sorted, s,
+                            packs, accumulate, (const Real<T> *)chunks, (T *)dweight);
         shard_cuda_scratch_release(device, scratch, all);
         return status;
     });

@@ -86,7 +86,7 @@ static void destroy_captured(shard_cuda_graph *graph)
 }
 
 /* A destroyed graph stays for as long as tensors have memory of it. */
-static void drop_if_empty(shard_cuda_graph *graph)
+static void free_if_empty(shard_cuda_graph *graph)
 {
     if (graph->executable || graph->made.count || graph->cuda->capture == graph)
         return;
@@ -126,7 +126,7 @@ static bool takes(shard_cuda *cuda, void *memory, size_t bytes)
             return true;
         bool allocated = graph->launched;
         remove_block(&graph->made, found);
-        drop_if_empty(graph);
+        free_if_empty(graph);
         return !allocated;
     }
     return false;
@@ -280,7 +280,7 @@ shard_status shard_cuda_graph_end(shard_device *device, void **executable)
     if (!graph->executable) {
         pthread_mutex_lock(&lock);
         free_kept(cuda, graph);
-        drop_if_empty(graph);
+        free_if_empty(graph);
         pthread_mutex_unlock(&lock);
         return shard_last_status();
     }
@@ -324,6 +324,6 @@ void shard_cuda_graph_destroy(shard_device *device, void *executable)
             free_block(cuda, b);
     }
     free_kept(cuda, graph);
-    drop_if_empty(graph);
+    free_if_empty(graph);
     pthread_mutex_unlock(&lock);
 }

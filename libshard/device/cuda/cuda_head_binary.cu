@@ -3,7 +3,7 @@
  * forward reads a logit once, for its loss and its derivative. The gradient reads the logits that were computed again, or the
  * derivatives that the forward kept.
  *
- * A block has a piece of a row. The pairs ascend by row, then by class, so that those of the piece are a range, which it finds by
+ * A block has a chunk of a row. The pairs ascend by row, then by class, so that those of the chunk are a range, which it finds by
  * bisection and marks in shared memory.
  */
 #include "device/cuda/exp_sum.cuh"
@@ -14,18 +14,18 @@ extern "C" {
 
 using namespace shard;
 
-enum { PIECE = SHARD_HEAD_PIECE, BLOCKS = 4 /* of a multiprocessor, at least */ };
+enum { CHUNK = SHARD_HEAD_CHUNK, BLOCKS = 4 /* of a multiprocessor, at least */ };
 
 template <class U> struct BinaryTile {
     int64_t rows, cols; /* of the tile */
-    int64_t pieces, slots;
+    int64_t chunks, slots;
     int64_t col0, classes;
     const float *logits, *bias, *class_weight, *positive;
     const int64_t *pair;
     int64_t pairs;
     const double *row_weight; /* of the losses, for their sums; NULL: ones */
     const double *scale;      /* [rows], of the derivatives; NULL: ones */
-    double *parts;            /* [rows, slots]: the sums of the losses of pieces, added to */
+    double *parts;            /* [rows, slots]: the sums of the losses of chunks, added to */
     float *wide;              /* the derivatives that are not rounded; NULL: not wanted */
     U *out;                   /* the derivatives; NULL: not wanted */
     int64_t packed;           /* logits and results are read and written in packs together */
@@ -39,10 +39,10 @@ template <class U> struct BinaryTile {
 /* Sets ones[i] for the pairs of a row in the `count` columns from `start` on; false, with `ones` undefined, if there are none.
  * Every thread of the block takes part. A pair may be any number, as its fault is noted by another call. */
 template <class U>
-static __device__ inline bool mark(const BinaryTile<U> &b, int64_t row, int64_t start, int64_t count, uint8_t (&ones)[PIECE])
+static __device__ inline bool mark(const BinaryTile<U> &b, int64_t row, int64_t start, int64_t count, uint8_t (&ones)[CHUNK])
 {
     __shared__ int64_t range[2];
-    __syncthreads(); /* the last piece's readers are done */
+    __syncthreads(); /* the last chunk's readers are done */
     if (threadIdx.x < 2)
         range[threadIdx.x] = shard_first_pair(b.pair, b.pairs, row, b.col0 + start + (threadIdx.x ? count : 0));
     __syncthreads();
@@ -63,10 +63,10 @@ static __device__ inline bool mark(const BinaryTile<U> &b, int64_t row, int64_t 
 /* LOSS: the sums of losses are wanted; SLOPE: the derivatives are. */
 template <class U, bool LOSS, bool SLOPE> static __global__ void __launch_bounds__(BLOCK, BLOCKS) binary_tile(BinaryTile<U> b)
 {
-    __shared__ uint8_t ones[PIECE];
-    for (int64_t index = blockIdx.x; index < b.rows * b.pieces; index += gridDim.x) {
-        int64_t row = index / b.pieces, piece = index % b.pieces, start = piece * PIECE, at = row * b.cols + start;
-        int64_t rest = b.cols - start, count = rest < PIECE ? rest : (int64_t)PIECE;
+    __shared__ uint8_t ones[CHUNK];
+    for (int64_t index = blockIdx.x; index < b.rows * b.chunks; index += gridDim.x) {
+        int64_t row = index / b.chunks, chunk = index % b.chunks, start = chunk * CHUNK, at = row * b.cols + start;
+        int64_t rest = b.cols - start, count = rest < CHUNK ? rest : (int64_t)CHUNK;
         bool any = mark(b, row, start, count, ones);
         const float *x = b.logits + at, *bias = b.bias ? b.bias + start : NULL;
         const float *class_weight = b.class_weight ? b.class_weight + start : NULL,
@@ -110,7 +110,7 @@ template <class U, bool LOSS, bool SLOPE> static __global__ void __launch_bounds
             });
         sum = LOSS ? block_reduce<BLOCK, Sum>(sum) : 0;
         if (LOSS && threadIdx.x == 0)
-            b.parts[row * b.slots + piece] += (b.row_weight ? b.row_weight[row] : 1) * sum;
+            b.parts[row * b.slots + chunk] += (b.row_weight ? b.row_weight[row] : 1) * sum;
     }
 }
 
@@ -134,8 +134,8 @@ template <class U> static BinaryTile<U> binary_of(const sweep *s, const tile *t,
     BinaryTile<U> b = {};
     b.rows = h->loss.rows;
     b.cols = t->count;
-    b.pieces = divide_up(t->count, PIECE);
-    b.slots = divide_up(s->tile, PIECE);
+    b.chunks = divide_up(t->count, CHUNK);
+    b.slots = divide_up(s->tile, CHUNK);
     b.col0 = h->loss.col0 + t->first;
     b.classes = h->loss.classes;
     b.logits = (const float *)s->logits;
@@ -160,7 +160,7 @@ static bool fits(const shard_head *h)
 static shard_status begin(sweep *s, double *stats)
 {
     (void)stats;
-    return shard_cuda_zero(s->device, s->parts, (size_t)(s->h->loss.rows * divide_up(s->tile, PIECE)) * sizeof(double));
+    return shard_cuda_zero(s->device, s->parts, (size_t)(s->h->loss.rows * divide_up(s->tile, CHUNK)) * sizeof(double));
 }
 
 static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
@@ -175,14 +175,14 @@ static shard_status forward(sweep *s, const tile *t, double *stats, void *sum)
         b.wide = NULL;
         b.row_weight = s->h->row_weight;
         auto kernel = !slope ? binary_tile<U, true, false> : loss ? binary_tile<U, true, true> : binary_tile<U, false, true>;
-        return launch(s->device, kernel, team_blocks(b.rows * b.pieces, BLOCK), BLOCK, b);
+        return launch(s->device, kernel, team_blocks(b.rows * b.chunks, BLOCK), BLOCK, b);
     });
 }
 
 static shard_status end(sweep *s, double *stats, void *sum)
 {
     (void)sum;
-    return shard_cuda_sum_rows(s->device, s->h->loss.rows * divide_up(s->tile, PIECE), 1, 0, s->parts, SHARD_FLOAT64, false,
+    return shard_cuda_sum_rows(s->device, s->h->loss.rows * divide_up(s->tile, CHUNK), 1, 0, s->parts, SHARD_FLOAT64, false,
                                stats, SHARD_FLOAT64);
 }
 
@@ -194,7 +194,7 @@ static shard_status gradient(sweep *s, const tile *t, const shard_loss_rows *row
         if (t->stash)
             return launch(s->device, scale_tile<U>, blocks_for(s->device, b.rows * b.cols, 8 * BLOCK), BLOCK, b,
                           (const U *)t->stash);
-        return launch(s->device, binary_tile<U, false, true>, team_blocks(b.rows * b.pieces, BLOCK), BLOCK, b);
+        return launch(s->device, binary_tile<U, false, true>, team_blocks(b.rows * b.chunks, BLOCK), BLOCK, b);
     });
 }
 

@@ -322,8 +322,8 @@ template <class Z, class U>
 static __global__ void __launch_bounds__(BLOCK, THREADS / BLOCK) gradient_tile(Gradient<U> t, const Z *from, Rows shape)
 {
     constexpr bool EXPONENTIALS = !std::is_same<Z, float>::value;
-    for (int64_t index = blockIdx.x; index < shape.rows * shape.pieces; index += gridDim.x) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = blockIdx.x; index < shape.rows * shape.chunks; index += gridDim.x) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, at = row * shape.cols + start;
         const RowFactors f = factors_of(t, row);
         const Z *x = from + at;
@@ -445,7 +445,7 @@ static shard_status gradient(sweep *s, const tile *t, const shard_loss_rows *row
         form.kept = t->stash_reference;
         form.wide = s->wide_derivatives && (void *)s->logits != t->narrow ? (float *)s->logits : NULL;
         form.out = (U *)t->narrow;
-        unsigned blocks = team_blocks(cut.rows * cut.pieces, BLOCK);
+        unsigned blocks = team_blocks(cut.rows * cut.chunks, BLOCK);
         if constexpr (std::is_same<U, __nv_bfloat16>::value)
             if (t->stash) {
                 form.packed = packs_alike(form.stash, sizeof(U), form.out, sizeof(U));

@@ -1,14 +1,14 @@
 /*
  * The target's logit, and the number of logits that come before it.
  *
- * Invariants: logits are counted by integers, whose sums no order changes, so that the pieces of a row may be added
+ * Invariants: logits are counted by integers, whose sums no order changes, so that the chunks of a row may be added
  * by atomics. A NaN counts as the largest of all, so that it is not a hit.
  */
 #include "device/cuda/label_rank.cuh"
 
 using namespace shard;
 
-enum { PIECE = 4096 /* columns that a warp counts */, WARPS = BLOCK / WARP, AHEAD = 4 };
+enum { CHUNK = 4096 /* columns that a warp counts */, WARPS = BLOCK / WARP, AHEAD = 4 };
 
 template <class T>
 static __global__ void pick_target(shard_cross_entropy_shape shape, const T *x, const int64_t *target, double *out)
@@ -60,24 +60,24 @@ template <class T, class Before> static __device__ inline int count(const T *val
     return warp_reduce<Sum>(sum);
 }
 
-/* Each warp takes a piece of a row. Columns count from its first, so that 32 bits are enough. */
+/* Each warp takes a chunk of a row. Columns count from its first, so that 32 bits are enough. */
 template <class T>
-static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t pieces, const T *x, const int64_t *target,
+static __global__ void count_ahead(shard_cross_entropy_shape shape, int64_t chunks, const T *x, const int64_t *target,
                                    const double *logit, int64_t ignored, unsigned long long *ahead)
 {
-    int64_t item = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, row = item / pieces;
+    int64_t item = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, row = item / chunks;
     int lane = threadIdx.x % WARP;
     if (row >= shape.rows)
         return;
     if (shard_label_ignored(&shape, target[row])) {
-        if (lane == 0 && item % pieces == 0)
+        if (lane == 0 && item % chunks == 0)
             ahead[row] = (unsigned long long)ignored;
         return;
     }
     using R = Real<T>;
-    int64_t start = item % pieces * PIECE, column = target[row] - shape.col0 - start;
-    int left = column < 0 ? 0 : column < PIECE ? (int)column : PIECE; /* of the target's: those that come first in a tie */
-    int end = shape.cols - start < PIECE ? (int)(shape.cols - start) : PIECE;
+    int64_t start = item % chunks * CHUNK, column = target[row] - shape.col0 - start;
+    int left = column < 0 ? 0 : column < CHUNK ? (int)column : CHUNK; /* of the target's: those that come first in a tie */
+    int end = shape.cols - start < CHUNK ? (int)(shape.cols - start) : CHUNK;
     const T *values = x + row * shard_pitch(shape.pitch, shape.cols) + start;
     R own = (R)logit[row];
     int sum = count(values, end, lane, [=](int i, R value) { return comes_before(value, own, i < left); });
@@ -92,10 +92,10 @@ shard_status shard_cuda_count_ahead(shard_device *device, const shard_cross_entr
     if (shape->rows == 0)
         return SHARD_OK;
     SHARD_TRY(shard_cuda_zero(device, ahead, (size_t)shape->rows * sizeof *ahead));
-    int64_t pieces = shape->cols ? divide_up(shape->cols, PIECE) : 1;
+    int64_t chunks = shape->cols ? divide_up(shape->cols, CHUNK) : 1;
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        return launch(device, count_ahead<T>, (unsigned)divide_up(shape->rows * pieces, WARPS), BLOCK, *shape, pieces,
+        return launch(device, count_ahead<T>, (unsigned)divide_up(shape->rows * chunks, WARPS), BLOCK, *shape, chunks,
                       (const T *)x, target, logit, ignored, (unsigned long long *)ahead);
     });
 }

@@ -7,7 +7,7 @@
 
 using namespace shard;
 
-/* Two sums over a row, or a piece of it. */
+/* Two sums over a row, or a chunk of it. */
 struct RowSums {
     double first, second;
 };
@@ -20,10 +20,10 @@ template <int LANES> static __device__ inline RowSums team_sums(double first, do
     return sums;
 }
 
-template <int LANES> static __device__ inline RowSums join_sums(const RowSums *parts, int64_t pieces, int lane)
+template <int LANES> static __device__ inline RowSums join_sums(const RowSums *parts, int64_t chunks, int lane)
 {
     double first = 0, second = 0;
-    for (int64_t i = lane; i < pieces; i += LANES) {
+    for (int64_t i = lane; i < chunks; i += LANES) {
         first += parts[i].first;
         second += parts[i].second;
     }
@@ -85,9 +85,9 @@ template <class T> struct LayerNorm {
         return team_sums<LANES>(sum, squares);
     }
 
-    template <int LANES> __device__ Part join(const Part *parts, int64_t pieces, int lane) const
+    template <int LANES> __device__ Part join(const Part *parts, int64_t chunks, int lane) const
     {
-        return join_sums<LANES>(parts, pieces, lane);
+        return join_sums<LANES>(parts, chunks, lane);
     }
 
     template <int LANES> __device__ void write(int64_t row, int64_t start, int64_t count, int lane, const Part &sums) const
@@ -182,9 +182,9 @@ template <class T> struct LayerNormBackward {
         return team_sums<LANES>(sum, products);
     }
 
-    template <int LANES> __device__ Part join(const Part *parts, int64_t pieces, int lane) const
+    template <int LANES> __device__ Part join(const Part *parts, int64_t chunks, int lane) const
     {
-        return join_sums<LANES>(parts, pieces, lane);
+        return join_sums<LANES>(parts, chunks, lane);
     }
 
     template <int LANES> __device__ void write(int64_t row, int64_t start, int64_t count, int lane, const Part &sums) const

@@ -32,8 +32,8 @@ template <class T, int LANES> static __global__ void apply(Margins<T> m, Rows sh
     using R = Real<T>;
     Team<LANES> team;
     R scale = (R)m.margin.scale;
-    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = team.index; index < shape.rows * shape.chunks; index += team.step) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width, from = row * m.shape.pitch + start;
         int64_t own = m.own_target(row), target = own < 0 ? -1 : own - start;
         const T *x = m.x + from;
@@ -62,7 +62,7 @@ template <class T> static shard_status run(shard_device *device, Margins<T> m, c
     m.packed = aligned_alike(m.x, m.y);
     Rows cut = cut_rows(device, shape->rows, shape->cols);
     bool few = short_rows(cut.cols, sizeof(T));
-    return launch(device, few ? apply<T, WARP> : apply<T, BLOCK>, team_blocks(cut.rows * cut.pieces, few ? WARP : BLOCK), BLOCK,
+    return launch(device, few ? apply<T, WARP> : apply<T, BLOCK>, team_blocks(cut.rows * cut.chunks, few ? WARP : BLOCK), BLOCK,
                   m, cut);
 }
 

@@ -136,17 +136,17 @@ shard_status shard_cuda_wait_event(const shard_cuda *cuda, cudaEvent_t event)
 
 /* As wait_stream, and the host has synchronized: only then does the pool count what was released on the stream as free, and
  * gives it back (cudaMemPoolTrimTo). */
-static shard_status settle_stream(const shard_cuda *cuda, cudaStream_t stream)
+static shard_status synchronize_stream(const shard_cuda *cuda, cudaStream_t stream)
 {
     SHARD_TRY(wait_stream(cuda, stream));
     return cuda->watch ? SHARD_CUDA(cudaStreamSynchronize(stream)) : SHARD_OK; /* the stream is empty: no wait */
 }
 
 /* All streams on which memory of the pool is released. */
-static shard_status settle(const shard_cuda *cuda)
+static shard_status synchronize_streams(const shard_cuda *cuda)
 {
-    SHARD_TRY(settle_stream(cuda, cuda->stream));
-    return cuda->partner ? settle_stream(cuda, cuda->partner->stream) : SHARD_OK;
+    SHARD_TRY(synchronize_stream(cuda, cuda->stream));
+    return cuda->partner ? synchronize_stream(cuda, cuda->partner->stream) : SHARD_OK;
 }
 
 shard_status shard_cuda_wait(shard_device *device)
@@ -182,7 +182,7 @@ bool shard_cuda_make_room(shard_device *device)
     cudaGetLastError(); /* the failed call's */
     if (SHARD_CUDA(cudaStreamIsCapturing(cuda->stream, &capture)) != SHARD_OK || capture != cudaStreamCaptureStatusNone)
         return false;
-    return settle(cuda) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK &&
+    return synchronize_streams(cuda) == SHARD_OK && SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0)) == SHARD_OK &&
            SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal)) == SHARD_OK;
 }
 
@@ -193,7 +193,7 @@ void shard_cuda_trim(shard_device *device)
     shard_cuda *cuda = shard_cuda_of(device);
     if (shard_cuda_refuse_in_capture(cuda, "returning memory to the driver") != SHARD_OK)
         return;
-    settle(cuda); /* the result is ignored: only memory that is not in use is freed */
+    synchronize_streams(cuda); /* the result is ignored: only memory that is not in use is freed */
     SHARD_CUDA(cudaMemPoolTrimTo(cuda->pool, 0));
     SHARD_CUDA(cudaDeviceGraphMemTrim(cuda->ordinal));
 }

@@ -39,13 +39,13 @@ template <class T, bool LOG> struct Softmax {
         return part;
     }
 
-    template <int LANES> __device__ Part join(const Part *parts, int64_t pieces, int lane) const
+    template <int LANES> __device__ Part join(const Part *parts, int64_t chunks, int lane) const
     {
         Part all = {-INFINITY, 0};
-        for (int64_t i = lane; i < pieces; i += LANES)
+        for (int64_t i = lane; i < chunks; i += LANES)
             all.max = fmax(all.max, parts[i].max);
         all.max = team_reduce<LANES, Maximum>(all.max);
-        for (int64_t i = lane; i < pieces; i += LANES)
+        for (int64_t i = lane; i < chunks; i += LANES)
             all.sum += parts[i].max == all.max ? parts[i].sum : parts[i].sum * exp((double)parts[i].max - (double)all.max);
         all.sum = team_reduce<LANES, Sum>(all.sum);
         return all;
@@ -119,10 +119,10 @@ template <class T, bool LOG> struct SoftmaxBackward {
         return Part{team_reduce<LANES, Sum>(sum)};
     }
 
-    template <int LANES> __device__ Part join(const Part *parts, int64_t pieces, int lane) const
+    template <int LANES> __device__ Part join(const Part *parts, int64_t chunks, int lane) const
     {
         double sum = 0;
-        for (int64_t i = lane; i < pieces; i += LANES)
+        for (int64_t i = lane; i < chunks; i += LANES)
             sum += parts[i].sum;
         return Part{team_reduce<LANES, Sum>(sum)};
     }

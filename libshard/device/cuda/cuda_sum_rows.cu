@@ -1,11 +1,11 @@
 /*
  * Column sums.
  *
- * A block takes `width` packs side by side (its columns) and a slice, a range of the rows, of
+ * A block takes `width` packs side by side (its columns) and a range of the rows, of
  * which its BLOCK / width groups of threads take rows in turn; then the groups' sums are added, as a tree. Where
- * there are several slices, their sums are summed in the same way by a second launch.
+ * there are several ranges, their sums are summed in the same way by a second launch.
  *
- * Invariants: sums are double, so that the result is the sum rounded once. The slices
+ * Invariants: sums are double, so that the result is the sum rounded once. The ranges
  * and the order depend on the shape and on x's alignment alone.
  */
 #include "device/cuda/kernel.cuh"
@@ -20,7 +20,7 @@ enum {
 
 template <class T, int N> struct Rows {
     int64_t rows, cols, pitch;
-    int64_t slice; /* rows of one */
+    int64_t range; /* rows of one */
     int width, groups;
     const T *x;
 
@@ -47,13 +47,13 @@ template <class T, int N> struct Rows {
     }
 };
 
-/* y [slices, cols], one slice for each blockIdx.y; added to y if accumulate. */
-template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N> r, bool accumulate, To *y)
+/* y [ranges, cols], one range for each blockIdx.y; added to y if accumulate. */
+template <class T, int N, class To> static __global__ void sum_ranges(Rows<T, N> r, bool accumulate, To *y)
 {
     __shared__ double shared[BLOCK * N];
     int group = (int)threadIdx.x / r.width, across = r.width * N;
     int64_t block_column = (int64_t)blockIdx.x * across, column = block_column + (int)threadIdx.x % r.width * N;
-    int64_t start = (int64_t)blockIdx.y * r.slice, end = start + r.slice < r.rows ? start + r.slice : r.rows;
+    int64_t start = (int64_t)blockIdx.y * r.range, end = start + r.range < r.rows ? start + r.range : r.rows;
     double sums[N] = {};
     if (group < r.groups && column < r.cols)
         r.add(column, start + group, end, r.groups, sums);
@@ -76,20 +76,20 @@ template <class T, int N, class To> static __global__ void sum_slices(Rows<T, N>
 }
 
 struct Cut {
-    int64_t tiles, slices, slice;
+    int64_t tiles, ranges, range;
     int width;
 };
 
-static Cut cut(int64_t rows, int64_t packs, int64_t most_slices)
+static Cut cut(int64_t rows, int64_t packs, int64_t most_ranges)
 {
     Cut c;
     c.tiles = divide_up(packs, WIDEST);
     c.width = (int)divide_up(packs, c.tiles);
-    int64_t least = (int64_t)AHEAD * (BLOCK / c.width), slices = divide_up(BLOCKS, c.tiles);
-    slices = slices < rows / least ? slices : rows / least;
-    slices = slices < most_slices ? slices : most_slices;
-    c.slice = divide_up(rows, slices < 1 ? 1 : slices);
-    c.slices = rows ? divide_up(rows, c.slice) : 1;
+    int64_t least = (int64_t)AHEAD * (BLOCK / c.width), ranges = divide_up(BLOCKS, c.tiles);
+    ranges = ranges < rows / least ? ranges : rows / least;
+    ranges = ranges < most_ranges ? ranges : most_ranges;
+    c.range = divide_up(rows, ranges < 1 ? 1 : ranges);
+    c.ranges = rows ? divide_up(rows, c.range) : 1;
     return c;
 }
 
@@ -97,23 +97,23 @@ template <class T, int N, class To>
 static shard_status sum(shard_device *device, const Cut &c, int64_t rows, int64_t cols, int64_t pitch, const T *x,
                         bool accumulate, To *y)
 {
-    return launch(device, sum_slices<T, N, To>, dim3((unsigned)c.tiles, (unsigned)c.slices), BLOCK,
-                  Rows<T, N>{rows, cols, pitch, c.slice, c.width, BLOCK / c.width, x}, accumulate, y);
+    return launch(device, sum_ranges<T, N, To>, dim3((unsigned)c.tiles, (unsigned)c.ranges), BLOCK,
+                  Rows<T, N>{rows, cols, pitch, c.range, c.width, BLOCK / c.width, x}, accumulate, y);
 }
 
 template <class T, int N, class To>
 static shard_status sum_rows(shard_device *device, int64_t rows, int64_t cols, int64_t pitch, const T *x, bool accumulate, To *y)
 {
     Cut c = cut(rows, divide_up(cols, N), BLOCKS);
-    if (c.slices == 1)
+    if (c.ranges == 1)
         return sum<T, N>(device, c, rows, cols, pitch, x, accumulate, y);
-    size_t bytes = (size_t)(c.slices * cols) * sizeof(double);
+    size_t bytes = (size_t)(c.ranges * cols) * sizeof(double);
     double *partial = (double *)shard_cuda_scratch(device, bytes);
     if (!partial)
         return shard_last_status();
     shard_status status = sum<T, N>(device, c, rows, cols, pitch, x, false, partial);
     if (status == SHARD_OK)
-        status = sum<double, 1>(device, cut(c.slices, cols, 1), c.slices, cols, cols, (const double *)partial, accumulate, y);
+        status = sum<double, 1>(device, cut(c.ranges, cols, 1), c.ranges, cols, cols, (const double *)partial, accumulate, y);
     shard_cuda_scratch_release(device, partial, bytes);
     return status;
 }

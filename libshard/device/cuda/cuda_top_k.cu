@@ -2,11 +2,11 @@
  * The elements that come first in the order of extreme_dim: one along a dimension, or the
  * first k of a row.
  *
- * Of a row, or a piece of it, a block finds the first k so: each thread goes over its elements
+ * Of a row, or a chunk of it, a block finds the first k so: each thread goes over its elements
  * and keeps the first KEEP of them that come behind all found so far; then the block takes the
  * first of the threads' ones, again and again. Where a thread has run out of those it kept
  * though it had seen more, all threads go over the elements again. For random elements and k
- * up to hundreds once is enough, nearly always. Where rows are few they are cut into pieces,
+ * up to hundreds once is enough, nearly always. Where rows are few they are cut into chunks,
  * of whose first k each the first k are taken.
  *
  * Invariants: no two elements are equal in the order, as their indices differ; so the result is
@@ -16,7 +16,7 @@
 
 using namespace shard;
 
-enum { KEEP = 4, LEAST_PIECE = 4096 /* elements that are worth a block */ };
+enum { KEEP = 4, LEAST_CHUNK = 4096 /* elements that are worth a block */ };
 
 template <class R> struct Element {
     R value;
@@ -105,8 +105,8 @@ shard_status shard_cuda_extreme_dim(shard_device *device, const shard_axis *axis
 
 /* ---- the first k ---- */
 
-/* A row's piece that is a block's: its elements, and the order's first KEEP that a thread has seen. */
-template <class T> struct Piece {
+/* A row's chunk that is a block's: its elements, and the order's first KEEP that a thread has seen. */
+template <class T> struct Chunk {
     using R = Real<T>;
     const T *x;
     const int64_t *index_of;
@@ -135,7 +135,7 @@ template <class T> struct Piece {
     }
 
     /* Searches the elements after `last`, or all of them if nothing was found so far. */
-    __device__ void look(bool begins, const Element<R> &last)
+    __device__ void search(bool begins, const Element<R> &last)
     {
         more = false;
         for (int i = 0; i < KEEP; i++)
@@ -167,27 +167,27 @@ template <class T> struct Piece {
     }
 };
 
-/* y, index [rows, pieces, k] of x [rows, cols], cut into pieces of `width`. */
+/* y, index [rows, chunks, k] of x [rows, cols], cut into chunks of `width`. */
 template <class T>
-static __global__ void top_k(int64_t rows, int64_t cols, int64_t pieces, int64_t width, int64_t k, int64_t start,
+static __global__ void top_k(int64_t rows, int64_t cols, int64_t chunks, int64_t width, int64_t k, int64_t start,
                              const int64_t *index_of, const T *x, T *y, int64_t *index)
 {
     using R = Real<T>;
-    for (int64_t item = blockIdx.x; item < rows * pieces; item += gridDim.x) {
-        int64_t from = item % pieces * width, at = item / pieces * cols + from;
+    for (int64_t item = blockIdx.x; item < rows * chunks; item += gridDim.x) {
+        int64_t from = item % chunks * width, at = item / chunks * cols + from;
         int64_t count = cols - from < width ? cols - from : width;
-        Piece<T> piece = {x + at, index_of ? index_of + at : NULL, count < 0 ? 0 : count, start + from, {}, false};
+        Chunk<T> chunk = {x + at, index_of ? index_of + at : NULL, count < 0 ? 0 : count, start + from, {}, false};
         Element<R> first = nothing<R>(true);
-        piece.look(true, first);
+        chunk.search(true, first);
         for (int64_t found = 0; found < k;) {
-            Element<R> next = team_first<BLOCK>(true, piece.offer());
+            Element<R> next = team_first<BLOCK>(true, chunk.offer());
             if (next.index < 0) {
-                piece.look(found == 0, first);
+                chunk.search(found == 0, first);
                 continue;
             }
             first = next;
             if (first.index != INT64_MAX)
-                piece.taken(first);
+                chunk.taken(first);
             if (threadIdx.x == 0) {
                 y[item * k + found] = round_to<T>(first.value);
                 index[item * k + found] = first.index;
@@ -198,19 +198,19 @@ static __global__ void top_k(int64_t rows, int64_t cols, int64_t pieces, int64_t
 }
 
 template <class T>
-static shard_status find(shard_device *device, int64_t rows, int64_t cols, int64_t pieces, int64_t k, int64_t start,
+static shard_status find(shard_device *device, int64_t rows, int64_t cols, int64_t chunks, int64_t k, int64_t start,
                          const int64_t *index_of, const T *x, T *y, int64_t *index)
 {
-    int64_t width = cols ? divide_up(cols, pieces) : 1;
-    return launch(device, top_k<T>, blocks_for(device, rows * pieces, 1), BLOCK, rows, cols, pieces, width, k, start, index_of,
-                  x, y, index);
+    int64_t width = cols ? divide_up(cols, chunks) : 1;
+    return launch(device, top_k<T>, blocks_for(device, rows * chunks, 1), BLOCK, rows, cols, chunks, width, k, start, index_of, x,
+                  y, index);
 }
 
-/* Few rows are cut into pieces that are enough for the device, and of many more elements than k each. */
-static int64_t count_pieces(shard_device *device, int64_t rows, int64_t cols, int64_t k)
+/* Few rows are cut into chunks that are enough for the device, and of many more elements than k each. */
+static int64_t count_chunks(shard_device *device, int64_t rows, int64_t cols, int64_t k)
 {
     int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * 2, rows);
-    int64_t least = LEAST_PIECE, most = cols / (least < 8 * k ? 8 * k : least);
+    int64_t least = LEAST_CHUNK, most = cols / (least < 8 * k ? 8 * k : least);
     return wanted < most ? wanted : most < 1 ? 1 : most;
 }
 
@@ -219,19 +219,19 @@ shard_status shard_cuda_top_k(shard_device *device, int64_t rows, int64_t cols, 
 {
     if (rows == 0)
         return SHARD_OK;
-    int64_t pieces = count_pieces(device, rows, cols, k), found = rows * pieces * k;
+    int64_t chunks = count_chunks(device, rows, cols, k), found = rows * chunks * k;
     return by_float(dtype, [&](auto t) {
         using T = decltype(t);
-        if (pieces == 1)
+        if (chunks == 1)
             return find(device, rows, cols, 1, k, start, index_of, (const T *)x, (T *)y, index);
         size_t bytes = (size_t)found * (sizeof(int64_t) + sizeof(T));
         int64_t *indices = (int64_t *)shard_cuda_scratch(device, bytes);
         if (!indices)
             return shard_last_status();
         T *values = (T *)(indices + found);
-        shard_status status = find(device, rows, cols, pieces, k, start, index_of, (const T *)x, values, indices);
+        shard_status status = find(device, rows, cols, chunks, k, start, index_of, (const T *)x, values, indices);
         if (status == SHARD_OK)
-            status = find(device, rows, pieces * k, 1, k, 0, indices, (const T *)values, (T *)y, index);
+            status = find(device, rows, chunks * k, 1, k, 0, indices, (const T *)values, (T *)y, index);
         shard_cuda_scratch_release(device, indices, bytes);
         return status;
     });

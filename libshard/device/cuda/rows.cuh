@@ -1,5 +1,5 @@
 /*
- * How kernels divide the rows of a matrix. A row, or a piece of one, belongs to a
+ * How kernels divide the rows of a matrix. A row, or a chunk of one, belongs to a
  * team: a warp where rows are short, else a block. A team reads it in packs of 16
  * bytes where they are aligned, several in flight for each thread, and what stands
  * before and after them one by one: rows begin at any multiple of the element's size.
@@ -20,16 +20,16 @@ namespace shard
 enum {
     PACKS = 4,              /* in flight for each thread */
     SHORT_ROW = 4096,       /* bytes of a row up to which a warp is its team */
-    LEAST_PIECE = 4 * 1024, /* elements of a row that are worth a block */
+    LEAST_CHUNK = 4 * 1024, /* elements of a row that are worth a block */
 };
 
-/* Rows of `cols` elements, each in `pieces` of `width` but for the last. */
+/* Rows of `cols` elements, each in `chunks` of `width` but for the last. */
 struct Rows {
     int64_t rows, cols;
-    int64_t pieces, width;
+    int64_t chunks, width;
 };
 
-/* A team's place: thread `lane` of LANES works on piece `index`; the next one is `step` on. */
+/* A team's place: thread `lane` of LANES works on chunk `index`; the next one is `step` on. */
 template <int LANES> struct Team {
     int lane;
     int64_t index, step;
@@ -143,15 +143,15 @@ inline bool packs_alike(const void *from, size_t size, const void *to, size_t to
     return ((elements ^ others) & (16 / size - 1)) == 0;
 }
 
-/* Pieces of rows so that there are enough for the device's blocks to even out, and none
+/* Chunks of rows so that there are enough for the device's blocks to even out, and none
  * is too short for one. */
 inline Rows cut_rows(shard_device *device, int64_t rows, int64_t cols)
 {
-    int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * 32, rows), most = cols / LEAST_PIECE;
-    int64_t pieces = wanted < most ? wanted : most;
-    if (pieces <= 1)
+    int64_t wanted = divide_up((int64_t)shard_cuda_of(device)->multiprocessors * 32, rows), most = cols / LEAST_CHUNK;
+    int64_t chunks = wanted < most ? wanted : most;
+    if (chunks <= 1)
         return Rows{rows, cols, 1, cols};
-    int64_t width = divide_up(divide_up(cols, pieces), 64) * 64;
+    int64_t width = divide_up(divide_up(cols, chunks), 64) * 64;
     return Rows{rows, cols, divide_up(cols, width), width};
 }
 
@@ -167,7 +167,7 @@ inline unsigned team_blocks(int64_t teams, int lanes)
     return (unsigned)(blocks < most ? blocks : most);
 }
 
-/* Two steps on each row: Form::measure computes a Form::Part of a piece, Form::join combines those of a row, and
+/* Two steps on each row: Form::measure computes a Form::Part of a chunk, Form::join combines those of a row, and
  * Form::write uses the result for every element. A row of one team is done at once, so that its second reading is
  * mostly from cache. */
 enum { MEASURE = 1, WRITE = 2 };
@@ -175,14 +175,14 @@ enum { MEASURE = 1, WRITE = 2 };
 template <class Form, int LANES, int STEPS> static __global__ void row_steps(Form form, Rows shape, typename Form::Part *parts)
 {
     Team<LANES> team;
-    for (int64_t index = team.index; index < shape.rows * shape.pieces; index += team.step) {
-        int64_t row = index / shape.pieces, start = index % shape.pieces * shape.width;
+    for (int64_t index = team.index; index < shape.rows * shape.chunks; index += team.step) {
+        int64_t row = index / shape.chunks, start = index % shape.chunks * shape.width;
         int64_t count = shape.cols - start < shape.width ? shape.cols - start : shape.width;
         typename Form::Part part;
         if constexpr ((STEPS & MEASURE) != 0)
             part = form.template measure<LANES>(row, start, count, team.lane);
         else
-            part = form.template join<LANES>(parts + row * shape.pieces, shape.pieces, team.lane);
+            part = form.template join<LANES>(parts + row * shape.chunks, shape.chunks, team.lane);
         if constexpr ((STEPS & WRITE) != 0)
             form.template write<LANES>(row, start, count, team.lane, part);
         else if (team.lane == 0)
@@ -193,8 +193,8 @@ template <class Form, int LANES, int STEPS> static __global__ void row_steps(For
 template <class Form> static shard_status run_rows(shard_device *device, const Form &form, const Rows &shape, bool few)
 {
     typename Form::Part *none = NULL;
-    int64_t teams = shape.rows * shape.pieces;
-    if (shape.pieces == 1)
+    int64_t teams = shape.rows * shape.chunks;
+    if (shape.chunks == 1)
         return launch(device, few ? row_steps<Form, WARP, MEASURE | WRITE> : row_steps<Form, BLOCK, MEASURE | WRITE>,
                       team_blocks(teams, few ? WARP : BLOCK), BLOCK, form, shape, none);
     size_t bytes = (size_t)teams * sizeof(typename Form::Part);

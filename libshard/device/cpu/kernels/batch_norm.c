@@ -40,7 +40,7 @@ static void R(statistics)(int64_t channels, double count, const double *shift, c
 }
 
 /* The parameters' gradients, those that are wanted. */
-static void R(hand_on)(int64_t channels, const double *sums, real *dgamma, real *dbeta)
+static void R(copy_sums)(int64_t channels, const double *sums, real *dgamma, real *dbeta)
 {
     for (int64_t c = 0; c < channels; c++) {
         if (dbeta)
@@ -276,7 +276,7 @@ shard_status KERNEL(batch_norm_backward_sums)(shard_device *device, int64_t rows
     for (int64_t c = 0; status == SHARD_OK && c < channels; c++)
         sums[channels + c] *= rstd[c];
     if (status == SHARD_OK)
-        BY_TYPE(dtype, hand_on, channels, sums, dgamma, dbeta);
+        BY_TYPE(dtype, copy_sums, channels, sums, dgamma, dbeta);
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, repeated, (size_t)period * sizeof(double));
     return status;
 }

@@ -1,7 +1,7 @@
 /*
  * Binary cross-entropy with logits. Elements are worked on in runs of at most SPAN columns of a row. Targets that are
- * pairs become numbers in a buffer, only of runs that have one. Sums are added up in double: those of a row's pieces,
- * then the pieces in order.
+ * pairs become numbers in a buffer, only of runs that have one. Sums are added up in double: those of a row's chunks,
+ * then the chunks in order.
  */
 #ifdef real
 
@@ -131,23 +131,23 @@ static void R(backward_part)(const call *c, int64_t row, int64_t start, int64_t 
     }
 }
 
-static void R(sum_parts)(const call *c, int64_t pieces, int64_t width, double *parts)
+static void R(sum_parts)(const call *c, int64_t chunks, int64_t width, double *parts)
 {
     int64_t rows = c->shape->rows, cols = c->shape->cols;
 #pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
-    for (int64_t i = 0; i < rows * pieces; i++) {
-        int64_t start = i % pieces * width;
-        parts[i] = R(sum_part)(c, i / pieces, start, shard_min(start + width, cols));
+    for (int64_t i = 0; i < rows * chunks; i++) {
+        int64_t start = i % chunks * width;
+        parts[i] = R(sum_part)(c, i / chunks, start, shard_min(start + width, cols));
     }
 }
 
-static void R(backward_parts)(const call *c, int64_t pieces, int64_t width)
+static void R(backward_parts)(const call *c, int64_t chunks, int64_t width)
 {
     int64_t rows = c->shape->rows, cols = c->shape->cols;
 #pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
-    for (int64_t i = 0; i < rows * pieces; i++) {
-        int64_t start = i % pieces * width;
-        R(backward_part)(c, i / pieces, start, shard_min(start + width, cols));
+    for (int64_t i = 0; i < rows * chunks; i++) {
+        int64_t start = i % chunks * width;
+        R(backward_part)(c, i / chunks, start, shard_min(start + width, cols));
     }
 }
 
@@ -190,13 +190,13 @@ shard_status KERNEL(binary_cross_entropy)(shard_device *device, const shard_bina
               .positive = positive,
               .row_weight = row_weight,
               .each = each};
-    int64_t width, pieces = row_pieces(shape->rows, shape->cols, &width);
-    size_t bytes = (size_t)(shape->rows * pieces) * sizeof(double);
+    int64_t width, chunks = row_chunks(shape->rows, shape->cols, &width);
+    size_t bytes = (size_t)(shape->rows * chunks) * sizeof(double);
     double *parts = shard_device_allocate(device, SHARD_MEMORY_WORKSPACE, bytes);
     if (!parts)
         return shard_last_status();
-    BY_TYPE(dtype, sum_parts, &c, pieces, width, parts);
-    for (int64_t i = 0; sum && i < shape->rows * pieces; i++)
+    BY_TYPE(dtype, sum_parts, &c, chunks, width, parts);
+    for (int64_t i = 0; sum && i < shape->rows * chunks; i++)
         *sum += parts[i];
     shard_device_release(device, SHARD_MEMORY_WORKSPACE, parts, bytes);
     return SHARD_OK;
@@ -222,8 +222,8 @@ shard_status KERNEL(binary_cross_entropy_backward)(shard_device *device, const s
               .scale = scale,
               .dy = dy,
               .dx = dx};
-    int64_t width, pieces = row_pieces(shape->rows, shape->cols, &width);
-    BY_TYPE(dtype, backward_parts, &c, pieces, width);
+    int64_t width, chunks = row_chunks(shape->rows, shape->cols, &width);
+    BY_TYPE(dtype, backward_parts, &c, chunks, width);
     return SHARD_OK;
 }
 

@@ -38,14 +38,14 @@ shard_status KERNEL(find_labels)(shard_device *device, const shard_cross_entropy
     return first < shape->rows ? shard_error(fault->status, fault->format, label[first], first, count) : SHARD_OK;
 }
 
-shard_status KERNEL(compare_digests)(shard_device *device, int64_t members, size_t stride, const shard_label_digest *digest,
+shard_status KERNEL(compare_digests)(shard_device *device, int64_t ranks, size_t stride, const shard_label_digest *digest,
                                      const shard_fault *fault)
 {
     (void)device;
-    if (shard_first_other(digest, sizeof digest->hash, stride, members, 0) == members)
+    if (shard_first_other(digest, sizeof digest->hash, stride, ranks, 0) == ranks)
         return SHARD_OK;
-    int64_t usual = shard_first_usual(digest, sizeof digest->hash, stride, members);
-    int64_t odd = shard_first_other(digest, sizeof digest->hash, stride, members, usual);
+    int64_t usual = shard_first_usual(digest, sizeof digest->hash, stride, ranks);
+    int64_t odd = shard_first_other(digest, sizeof digest->hash, stride, ranks, usual);
     const shard_label_digest *other = (const void *)((const char *)digest + (size_t)odd * stride);
     const shard_label_digest *most = (const void *)((const char *)digest + (size_t)usual * stride);
     return shard_error(fault->status, fault->format, other->rank, most->rank, (int64_t)0);

@@ -140,23 +140,23 @@ static void R(finish_row)(const loss *l, int64_t row, part p, double *stats)
 
 static void R(stats)(const loss *l, double *stats)
 {
-    int64_t rows = l->shape->rows, cols = l->shape->cols, width, pieces = row_pieces(rows, cols, &width);
-    if (pieces == 1) {
+    int64_t rows = l->shape->rows, cols = l->shape->cols, width, chunks = row_chunks(rows, cols, &width);
+    if (chunks == 1) {
 #pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
         for (int64_t row = 0; row < rows; row++)
             R(finish_row)(l, row, R(sum_part)(l, row, 0, cols), stats);
         return;
     }
-    part parts[2 * ROW_PIECES];
+    part parts[2 * ROW_CHUNKS];
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < rows * pieces; i++) {
-        int64_t start = i % pieces * width;
-        parts[i] = R(sum_part)(l, i / pieces, start, shard_min(start + width, cols));
+    for (int64_t i = 0; i < rows * chunks; i++) {
+        int64_t start = i % chunks * width;
+        parts[i] = R(sum_part)(l, i / chunks, start, shard_min(start + width, cols));
     }
     for (int64_t row = 0; row < rows; row++) {
-        part total = parts[row * pieces];
-        for (int64_t i = 1; i < pieces; i++) {
-            const part *other = &parts[row * pieces + i];
+        part total = parts[row * chunks];
+        for (int64_t i = 1; i < chunks; i++) {
+            const part *other = &parts[row * chunks + i];
             exp_sum_merge(&total.exponentials, other->exponentials);
             total.a += other->a;
             total.b += other->b;
@@ -227,12 +227,12 @@ static int64_t R(count_part)(const loss *l, int64_t row, int64_t start, int64_t 
 
 static void R(count)(const loss *l, int64_t *ahead)
 {
-    int64_t rows = l->shape->rows, cols = l->shape->cols, width, pieces = row_pieces(rows, cols, &width);
+    int64_t rows = l->shape->rows, cols = l->shape->cols, width, chunks = row_chunks(rows, cols, &width);
     for (int64_t row = 0; row < rows; row++)
         ahead[row] = ignored(l, row) ? l->of_ignored : 0;
 #pragma omp parallel for schedule(static) if (rows * cols >= PARALLEL)
-    for (int64_t i = 0; i < rows * pieces; i++) {
-        int64_t row = i / pieces, start = i % pieces * width;
+    for (int64_t i = 0; i < rows * chunks; i++) {
+        int64_t row = i / chunks, start = i % chunks * width;
         if (ignored(l, row))
             continue;
         int64_t count = R(count_part)(l, row, start, shard_min(start + width, cols));
@@ -323,16 +323,16 @@ shard_status KERNEL(cross_entropy_stats)(shard_device *device, const shard_cross
 
 /* A row's statistics over all ranks. A rank without a finite logit adds 0, also if no rank has one; a NaN is in the maximum or
  * the sum, and stays. */
-static void join_row(int64_t members, int64_t stride, const double *stats, double *joined)
+static void join_row(int64_t ranks, int64_t stride, const double *stats, double *joined)
 {
     double largest = -INFINITY;
-    for (int64_t member = 0; member < members; member++) {
-        double maximum = stats[member * stride + SHARD_CE_MAX];
+    for (int64_t rank = 0; rank < ranks; rank++) {
+        double maximum = stats[rank * stride + SHARD_CE_MAX];
         largest = maximum > largest ? maximum : largest;
     }
     memset(joined, 0, SHARD_CE_STATS * sizeof *joined);
-    for (int64_t member = 0; member < members; member++) {
-        const double *more = stats + member * stride;
+    for (int64_t rank = 0; rank < ranks; rank++) {
+        const double *more = stats + rank * stride;
         joined[SHARD_CE_SUM] += more[SHARD_CE_SUM] * (more[SHARD_CE_MAX] == largest ? 1 : exp(more[SHARD_CE_MAX] - largest));
         for (int k = SHARD_CE_A; k < SHARD_CE_STATS; k++)
             joined[k] += more[k];
@@ -340,15 +340,15 @@ static void join_row(int64_t members, int64_t stride, const double *stats, doubl
     joined[SHARD_CE_MAX] = largest;
 }
 
-static int64_t sum_ahead(int64_t members, int64_t stride, const int64_t *ahead)
+static int64_t sum_ahead(int64_t ranks, int64_t stride, const int64_t *ahead)
 {
     int64_t sum = 0;
-    for (int64_t member = 0; member < members; member++)
-        sum += ahead[member * stride];
+    for (int64_t rank = 0; rank < ranks; rank++)
+        sum += ahead[rank * stride];
     return sum;
 }
 
-shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_entropy_shape *shape, bool mean, int64_t members,
+shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_entropy_shape *shape, bool mean, int64_t ranks,
                                         int64_t stride, const double *stats, const int64_t *ahead, const int64_t *target,
                                         const double *row_weight, double *numbers, double *result, int64_t *rank)
 {
@@ -359,7 +359,7 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
     double sum = 0, weights = 0;
     for (int64_t i = 0; i < rows; i++) {
         double row[SHARD_CE_STATS];
-        join_row(members, stride, stats + i * SHARD_CE_STATS, row);
+        join_row(ranks, stride, stats + i * SHARD_CE_STATS, row);
         double log_sum = log(row[SHARD_CE_SUM]);
         lse[i] = row[SHARD_CE_MAX] + log_sum;
         error[i] = shard_row_lse_error(row[SHARD_CE_MAX], log_sum);
@@ -370,7 +370,7 @@ shard_status KERNEL(cross_entropy_join)(shard_device *device, const shard_cross_
         sum += losses[i];
         weights += ignored(&l, i) ? 0 : factor[i] * (target ? row[SHARD_CE_WEIGHT] : 1);
         if (rank)
-            rank[i] = ignored(&l, i) ? INT64_MAX : sum_ahead(members, stride, ahead + i);
+            rank[i] = ignored(&l, i) ? INT64_MAX : sum_ahead(ranks, stride, ahead + i);
     }
     for (int64_t i = 0; i < rows; i++)
         factor[i] = ignored(&l, i) ? 0 : mean ? factor[i] / weights : factor[i];

@@ -1,7 +1,7 @@
 #ifdef real
 
 /* clang begins a reduction to the maximum at the lowest finite number. */
-static real R(settle)(int64_t n, const real *x, real max)
+static real R(correct_highest)(int64_t n, const real *x, real max)
 {
     for (int64_t i = 0; i < n && max <= LOWEST; i++)
         if (x[i] == max)
@@ -15,7 +15,7 @@ static real R(highest)(int64_t n, const real *x)
 #pragma omp simd reduction(max : max)
     for (int64_t i = 0; i < n; i++)
         max = x[i] > max ? x[i] : max;
-    return R(settle)(n, x, max);
+    return R(correct_highest)(n, x, max);
 }
 
 static real R(sum_exponentials)(int64_t n, const real *x, real reference, real *highest)
@@ -26,7 +26,7 @@ static real R(sum_exponentials)(int64_t n, const real *x, real reference, real *
         max = x[i] > max ? x[i] : max;
         sum += R(exp)(x[i] - reference);
     }
-    *highest = R(settle)(n, x, max);
+    *highest = R(correct_highest)(n, x, max);
     return sum;
 }
 

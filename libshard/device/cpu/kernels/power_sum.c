@@ -31,7 +31,7 @@ static double R(span_highest)(int64_t n, const real *x)
     return nan > 0 ? NAN : (double)highest;
 }
 
-static double R(piece)(shard_dtype dtype, const void *x, int64_t start, int64_t end, double power)
+static double R(chunk)(shard_dtype dtype, const void *x, int64_t start, int64_t end, double power)
 {
     real buffer[SPAN];
     double sum = 0;
@@ -49,7 +49,7 @@ static double R(piece)(shard_dtype dtype, const void *x, int64_t start, int64_t 
 
 #include <math.h>
 
-enum { PIECES = 256 /* at most, whose sums are added up in order */ };
+enum { CHUNKS = 256 /* at most, whose sums are added up in order */ };
 
 /* A NaN wins. */
 static double larger_of(double a, double b)
@@ -63,13 +63,13 @@ static double larger_of(double a, double b)
 shard_status KERNEL(power_sum)(shard_device *device, int64_t n, double power, const void *x, double *sum, shard_dtype dtype)
 {
     (void)device;
-    double sums[PIECES];
-    int64_t spans = shard_divide_up(n, SPAN), pieces = shard_min(spans, PIECES);
-    FOR_EACH(i, pieces, n,
-             sums[i] = BY_TYPE(dtype, piece, dtype, x, spans * i / pieces * SPAN, shard_min(spans * (i + 1) / pieces * SPAN, n),
+    double sums[CHUNKS];
+    int64_t spans = shard_divide_up(n, SPAN), chunks = shard_min(spans, CHUNKS);
+    FOR_EACH(i, chunks, n,
+             sums[i] = BY_TYPE(dtype, chunk, dtype, x, spans * i / chunks * SPAN, shard_min(spans * (i + 1) / chunks * SPAN, n),
                                power));
     *sum = 0;
-    for (int64_t i = 0; i < pieces; i++)
+    for (int64_t i = 0; i < chunks; i++)
         *sum = power == INFINITY ? larger_of(*sum, sums[i]) : *sum + sums[i];
     return SHARD_OK;
 }

@@ -63,15 +63,15 @@ static inline void store_double(shard_dtype dtype, bool stream, void *y, int64_t
         KERNEL(stream)((double *)y + start, place, (size_t)n * sizeof *place);
 }
 
-/* Few long rows are cut into runs of `width` columns for the threads, so that there are about ROW_PIECES of them, fewer
+/* Few long rows are cut into runs of `width` columns for the threads, so that there are about ROW_CHUNKS of them, fewer
  * than twice that. Returns the runs of a row. */
-enum { ROW_PIECES = 64 };
+enum { ROW_CHUNKS = 64 };
 
-static inline int64_t row_pieces(int64_t rows, int64_t cols, int64_t *width)
+static inline int64_t row_chunks(int64_t rows, int64_t cols, int64_t *width)
 {
-    int64_t pieces = rows == 0 ? 1 : shard_max(1, shard_min(shard_divide_up(ROW_PIECES, rows), cols / (8 * SPAN)));
-    *width = shard_divide_up(shard_divide_up(cols, pieces), SPAN) * SPAN;
-    return pieces;
+    int64_t chunks = rows == 0 ? 1 : shard_max(1, shard_min(shard_divide_up(ROW_CHUNKS, rows), cols / (8 * SPAN)));
+    *width = shard_divide_up(shard_divide_up(cols, chunks), SPAN) * SPAN;
+    return chunks;
 }
 
 #endif
