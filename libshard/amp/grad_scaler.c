@@ -114,7 +114,7 @@ shard_tensor *shard_grad_scaler_scale(shard_grad_scaler *scaler, shard_tensor *l
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *wide = shard_dtype_size(loss->dtype) == 2 ? shard_cast(loss, SHARD_FLOAT32) : loss;
-    shard_tensor *scaled = shard_scope_hand_out(shard_scale(wide, shard_grad_scaler_get_scale(scaler)), &scope);
+    shard_tensor *scaled = shard_scope_return(shard_scale(wide, shard_grad_scaler_get_scale(scaler)), &scope);
     shard_scope_close(&scope);
     return scaled;
 }

@@ -1,5 +1,5 @@
 /*
- * The record of operations, for those who write operations.
+ * The record of operations, as operations use it.
  *
  * An operation computes its result, then records itself:
  *
@@ -111,7 +111,7 @@ shard_tensor *shard_saved(shard_node *node, int slot);
 /* The same for the first slots: saved [count]. False with the error set. */
 bool shard_saved_all(shard_node *node, int count, shard_tensor **saved);
 
-/* The same for who keeps tensors elsewhere: the caller's; NULL with the error set. */
+/* The same for a caller that keeps tensors elsewhere: it gets the reference; NULL with the error set. */
 shard_tensor *shard_keep_for_backward(shard_tensor *tensor);
 /* Frees what backward needed. */
 void shard_node_clear(shard_node *node);

@@ -265,7 +265,7 @@ void shard_zero_grad(shard_tensor *tensor)
         return;
     shard_graph_count_gradients(-leaf->has_grad);
     leaf->has_grad = false;
-    shard_drop_deferred(tensor);
+    shard_remove_deferred(tensor);
     if (leaf->grad)
         leaf->grad->pending = (shard_pending_sums){0};
     shard_zero_grad(leaf->grad_range);
@@ -281,36 +281,36 @@ typedef struct gradient_placement {
 
 /* The placement and pending sums of dx, where the operation did not set them: dx is placed as its input was, and is
  * a pending sum over dy's groups, and over the group of a split dy if dx itself is not split. */
-static shard_status settle(const shard_node *node, const shard_edge *edge, const shard_tensor *dx, const gradient_placement *dy,
-                           gradient_placement *settled)
+static shard_status decide_placement(const shard_node *node, const shard_edge *edge, const shard_tensor *dx,
+                                     const gradient_placement *dy, gradient_placement *placed)
 {
-    *settled = (gradient_placement){dx->placement, dy->pending};
-    SHARD_TRY(shard_pending_sums_join(&settled->pending, &dx->pending));
+    *placed = (gradient_placement){dx->placement, dy->pending};
+    SHARD_TRY(shard_pending_sums_join(&placed->pending, &dx->pending));
     if (!node->type->places_gradients && dx->placement.kind != SHARD_PARTIAL) {
-        settled->placement = edge->placement.kind == SHARD_SPLIT ? edge->placement : (shard_placement){0};
-        if (dy->placement.kind == SHARD_SPLIT && settled->placement.kind != SHARD_SPLIT)
-            SHARD_TRY(shard_pending_sums_add(&settled->pending, dy->placement.group));
+        placed->placement = edge->placement.kind == SHARD_SPLIT ? edge->placement : (shard_placement){0};
+        if (dy->placement.kind == SHARD_SPLIT && placed->placement.kind != SHARD_SPLIT)
+            SHARD_TRY(shard_pending_sums_add(&placed->pending, dy->placement.group));
     }
-    shard_group *over = settled->placement.group;
-    if (over && shard_pending_sums_has(&settled->pending, over))
+    shard_group *over = placed->placement.group;
+    if (over && shard_pending_sums_has(&placed->pending, over))
         return shard_error(SHARD_ERROR_UNSUPPORTED,
                            "backward of %s: a gradient that is %s over %d ranks is of rows or summands of the same ranks",
-                           node->name, shard_placement_text(&settled->placement), shard_group_size(over));
+                           node->name, shard_placement_text(&placed->placement), shard_group_size(over));
     if (over)
-        SHARD_TRY(shard_pending_sums_check(node->name, &settled->pending, over));
+        SHARD_TRY(shard_pending_sums_check(node->name, &placed->pending, over));
     /* A PARTIAL gradient of a replicated tensor is a pending sum: such gradients are added without communication. */
     const shard_node *next = edge->node;
-    if (!next || !next->group || settled->placement.kind != SHARD_PARTIAL || !shard_group_same(over, next->group))
+    if (!next || !next->group || placed->placement.kind != SHARD_PARTIAL || !shard_group_same(over, next->group))
         return SHARD_OK;
-    settled->placement = (shard_placement){0};
-    return shard_pending_sums_add(&settled->pending, next->group);
+    placed->placement = (shard_placement){0};
+    return shard_pending_sums_add(&placed->pending, next->group);
 }
 
 shard_status shard_gradient_pending_sums(const shard_node *node, int input, const shard_tensor *dx, shard_pending_sums *pending)
 {
-    gradient_placement dy = {node->gradient->placement, node->gradient->pending}, settled;
-    SHARD_TRY(settle(node, &node->edge[input], dx, &dy, &settled));
-    *pending = settled.pending;
+    gradient_placement dy = {node->gradient->placement, node->gradient->pending}, placed;
+    SHARD_TRY(decide_placement(node, &node->edge[input], dx, &dy, &placed));
+    *pending = placed.pending;
     return SHARD_OK;
 }
 
@@ -323,8 +323,8 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
                     shard_shape_text(&edge->shape));
         return shard_tensor_unref(dx), shard_last_status();
     }
-    gradient_placement settled;
-    if (settle(node, edge, dx, dy, &settled) != SHARD_OK)
+    gradient_placement placed;
+    if (decide_placement(node, edge, dx, dy, &placed) != SHARD_OK)
         return shard_tensor_unref(dx), shard_last_status();
     if (dx->references > 1) { /* dx is dy, whose placement others read */
         shard_tensor *own = shard_keep(shard_detach(dx));
@@ -333,8 +333,8 @@ static shard_status deliver(shard_node *node, int input, shard_tensor *dx, const
             return shard_last_status();
         dx = own;
     }
-    dx->placement = settled.placement;
-    dx->pending = settled.pending;
+    dx->placement = placed.placement;
+    dx->pending = placed.pending;
     return edge->node ? add_to_node(edge->node, dx) : add_to_leaf(edge->leaf, dx);
 }
 
@@ -534,14 +534,14 @@ bool shard_in_backward(void)
     return current_walk != NULL;
 }
 
-static shard_status hand_on(shard_node *node, shard_tensor *dy, shard_tensor **dx)
+static shard_status pass_on(shard_node *node, shard_tensor *dy, shard_tensor **dx)
 {
     (void)node;
     dx[0] = dy;
     return SHARD_OK;
 }
 
-static const shard_node_type leaf_type = {.name = "a leaf", .backward = hand_on};
+static const shard_node_type leaf_type = {.name = "a leaf", .backward = pass_on};
 
 /* The tensor, or of a leaf a result that is the leaf itself. NULL with the error set. */
 static shard_tensor *as_result(shard_tensor *tensor)

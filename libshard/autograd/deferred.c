@@ -115,7 +115,7 @@ void shard_source_evict(shard_gradient_source *source)
 {
     for (int i = 0; i < SHARD_SOURCE_GRADIENTS; i++)
         if (source->gradient[i])
-            shard_storage_give_back(source->gradient[i]);
+            shard_storage_free_memory(source->gradient[i]);
 }
 
 shard_status shard_source_pass(shard_gradient_source *source, shard_range rows, const shard_row_receiver *receiver)
@@ -147,7 +147,7 @@ static shard_status start(shard_materializer *materializer)
 static void destroy(shard_materializer *materializer)
 {
     deferred *d = (deferred *)materializer;
-    shard_storage_give_back(d->storage);
+    shard_storage_free_memory(d->storage);
     forget_source(d);
     free(d);
 }
@@ -167,11 +167,11 @@ static void detach(shard_storage *storage)
     if (storage->materializer)
         storage->materializer->destroy(storage->materializer);
     else
-        shard_storage_give_back(storage);
+        shard_storage_free_memory(storage);
     storage->materializer = NULL;
 }
 
-void shard_drop_deferred(shard_tensor *tensor)
+void shard_remove_deferred(shard_tensor *tensor)
 {
     shard_leaf *leaf = tensor->leaf;
     const shard_materializer *materializer = leaf->grad ? leaf->grad->storage->materializer : NULL;

@@ -70,8 +70,8 @@ void shard_gradient_source_unref(shard_gradient_source *source);
 
 /* ---- in backward ---- */
 
-/* Whether the gradient of the input may be deferred: it is that of a leaf with defers_grad whose gradient nobody takes
- * when it is complete. */
+/* Whether the gradient of the input may be deferred: it is that of a leaf with defers_grad whose gradient no function
+ * takes when it is complete. */
 bool shard_may_defer(const shard_node *node, int input);
 /* A deferred gradient to be dx[input], of which the source computes gradient number `which`. */
 shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_source *source, int which);
@@ -80,7 +80,7 @@ shard_tensor *shard_make_deferred(shard_node *node, int input, shard_gradient_so
 shard_gradient_source *shard_source_to_extend(const shard_node *node, int input);
 
 /* Makes the leaf's gradient, which has no value any more, an ordinary one, or NULL if it is not of an engine's memory. */
-void shard_drop_deferred(shard_tensor *leaf);
+void shard_remove_deferred(shard_tensor *leaf);
 
 /* ---- for optimizers and engines ---- */
 

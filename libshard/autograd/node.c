@@ -34,7 +34,7 @@ void shard_node_clear(shard_node *node)
 
 /* A record may be thousands of nodes deep: those that go with this one are
  * listed, not recursed into. */
-static void drop_node(shard_history *history)
+static void unref_node(shard_history *history)
 {
     shard_node *node = (shard_node *)history;
     if (--node->references)
@@ -91,7 +91,7 @@ shard_node *shard_record(const shard_node_type *type, shard_tensor *y, int input
         free(context);
         return NULL;
     }
-    *node = (shard_node){.history.drop = drop_node,
+    *node = (shard_node){.history.unref = unref_node,
                          .type = type,
                          .name = type->name,
                          .references = 1,

@@ -38,19 +38,19 @@ static shard_status take(void *context, const shard_block *block)
 {
     shard_tensor *whole = context; /* NULL: not needed on this rank */
     const char *from = block->data;
-    for (int member = 0; member < block->members && whole; member++) {
-        size_t size = shard_dtype_size(whole->dtype), width = (size_t)block->count[member] * size;
-        SHARD_TRY(place(whole, block->row * block->pitch + block->first[member], (size_t)block->pitch * size, from, width,
+    for (int rank = 0; rank < block->ranks && whole; rank++) {
+        size_t size = shard_dtype_size(whole->dtype), width = (size_t)block->count[rank] * size;
+        SHARD_TRY(place(whole, block->row * block->pitch + block->first[rank], (size_t)block->pitch * size, from, width,
                         (size_t)block->rows));
         from += (size_t)block->rows * width;
     }
     return SHARD_OK;
 }
 
-static bool is_member(const shard_group *group, int world_rank)
+static bool has_world_rank(const shard_group *group, int world_rank)
 {
-    for (int member = 0; member < shard_group_size(group); member++)
-        if (shard_group_world_rank(group, member) == world_rank)
+    for (int rank = 0; rank < shard_group_size(group); rank++)
+        if (shard_group_world_rank(group, rank) == world_rank)
             return true;
     return false;
 }
@@ -61,7 +61,7 @@ static shard_status collect_whole(shard_tensors *list, const char *name, shard_t
 {
     if (tensor->placement.kind != SHARD_SPLIT)
         return wanted ? shard_tensors_add(list, name, tensor) : SHARD_OK;
-    if (root >= 0 && !is_member(tensor->placement.group, root))
+    if (root >= 0 && !has_world_rank(tensor->placement.group, root))
         return SHARD_OK;
     shard_tensor *whole =
         wanted ? shard_tensor_make(shard_tensor_whole_shape(tensor), tensor->dtype, shard_device_of(tensor)) : NULL;
@@ -80,8 +80,8 @@ static shard_tensor *gather_flat_ranges(const char *name, shard_tensor *tensor)
     int64_t *counts = shard_calloc((size_t)size, sizeof *counts);
     shard_tensor *all = shard_tensor_make(range->shape, tensor->dtype, shard_device_of(tensor));
     shard_range *ranges = shard_flat_ranges(name, tensor, NULL);
-    for (int member = 0; member < size && counts; member++)
-        counts[member] = ranges ? ranges[member].size : 0;
+    for (int rank = 0; rank < size && counts; rank++)
+        counts[rank] = ranges ? ranges[rank].size : 0;
     free(ranges);
     if (all)
         all->placement = range->placement;
@@ -102,10 +102,10 @@ static shard_status collect(shard_tensors *list, const char *name, shard_tensor 
     if (!shard_flat_range_of(tensor))
         return collect_whole(list, name, tensor, root, wanted);
     const shard_placement *placement = &shard_flat_range_of(tensor)->placement;
-    bool meets = placement->kind == SHARD_SPLIT && (root < 0 || is_member(placement->group, root));
+    bool joint = placement->kind == SHARD_SPLIT && (root < 0 || has_world_rank(placement->group, root));
     shard_tensor *all = gather_flat_ranges(name, tensor);
-    /* Ranks of other flat ranges meet in the shards' group: after an error of one none goes on there. */
-    shard_status status = meets ? shard_agree(placement->group) : shard_last_status();
+    /* The shards' group also has ranks of other flat ranges: after an error of one, none enters its next collective. */
+    shard_status status = joint ? shard_agree(placement->group) : shard_last_status();
     if (status == SHARD_OK)
         status = collect_whole(list, name, all, root, wanted);
     shard_release(all);

@@ -198,17 +198,17 @@ shard_range *shard_local_ranges(const char *name, const shard_tensor *tensor)
         return NULL;
     }
     int64_t covered = 0;
-    int member = 0;
-    while (member < size && all[member].start == covered)
-        covered += all[member++].size;
-    if (member == size && covered == placement->whole)
+    int rank = 0;
+    while (rank < size && all[rank].start == covered)
+        covered += all[rank++].size;
+    if (rank == size && covered == placement->whole)
         return all;
-    member = member < size ? member : size - 1;
+    rank = rank < size ? rank : size - 1;
     shard_error(SHARD_ERROR_SHAPE,
                 "%s: its local shards do not cover the whole of %" PRId64 ": rank %d has %" PRId64 " from %" PRId64
                 " on, where %" PRId64 " are covered so far",
-                shard_quoted(name), placement->whole, shard_group_world_rank(placement->group, member), all[member].size,
-                all[member].start, covered);
+                shard_quoted(name), placement->whole, shard_group_world_rank(placement->group, rank), all[rank].size,
+                all[rank].start, covered);
     free(all);
     return NULL;
 }
@@ -231,7 +231,7 @@ typedef struct flat_part {
 shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor, bool *written)
 {
     const shard_flat_range *range = shard_flat_range_of(tensor);
-    int size = shard_group_size(range->group), member = 0;
+    int size = shard_group_size(range->group), rank = 0;
     int64_t covered = 0, whole = shard_shape_product(&range->shape, 0, range->shape.ndim);
     flat_part mine = {{range->start, shard_numel(tensor)}, shard_is_written(tensor)};
     flat_part *parts = shard_calloc((size_t)size, sizeof *parts);
@@ -239,14 +239,14 @@ shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor, boo
     shard_status status = shard_group_exchange(range->group, &mine, sizeof mine, all ? parts : NULL);
     for (int i = 0; i < size && status == SHARD_OK && written; i++)
         *written |= parts[i].written;
-    for (; member < size && status == SHARD_OK; member++) {
-        all[member] = parts[member].range;
-        if (all[member].size != 0 && all[member].start != covered)
+    for (; rank < size && status == SHARD_OK; rank++) {
+        all[rank] = parts[rank].range;
+        if (all[rank].size != 0 && all[rank].start != covered)
             break;
-        covered += all[member].size;
+        covered += all[rank].size;
     }
     free(parts);
-    if (status == SHARD_OK && member == size && covered == whole)
+    if (status == SHARD_OK && rank == size && covered == whole)
         return all;
     free(all);
     if (status == SHARD_OK)
@@ -260,12 +260,12 @@ typedef struct walk {
     shard_tensor *tensor;
     const shard_placement *placement;
     const shard_range *flat_ranges; /* NULL: the tensor is no flat range */
-    int members;
+    int ranks;
     int64_t width, pitch;   /* elements of a row of the local shard, and of the whole */
     int64_t rows, columns;  /* of a block; columns of each rank */
-    int64_t *offset, *size; /* [members] a rank's first element of a row, and its number of elements */
-    int64_t *count, *first; /* [members] the same within the current block */
-    int64_t *elements;      /* [members] elements of each rank in the current block */
+    int64_t *offset, *size; /* [ranks] a rank's first element of a row, and its number of elements */
+    int64_t *count, *first; /* [ranks] the same within the current block */
+    int64_t *elements;      /* [ranks] elements of each rank in the current block */
     void *mine, *all;
 } walk;
 
@@ -275,30 +275,27 @@ static shard_status start_walk(walk *w, shard_tensor *tensor, const shard_range 
     const shard_placement *placement = shard_local_placement(tensor);
     const shard_shape *shape = shard_local_shape(tensor);
     int64_t inner = shard_shape_product(shape, placement->dim + 1, shape->ndim);
-    int members = shard_group_size(placement->group);
-    *w = (walk){.tensor = tensor,
-                .placement = placement,
-                .flat_ranges = flat_ranges,
-                .members = members,
-                .pitch = placement->whole * inner};
+    int ranks = shard_group_size(placement->group);
+    *w = (walk){
+        .tensor = tensor, .placement = placement, .flat_ranges = flat_ranges, .ranks = ranks, .pitch = placement->whole * inner};
     w->width = shape->dim[placement->dim] * inner;
-    w->offset = shard_calloc(5 * (size_t)members, sizeof *w->offset);
+    w->offset = shard_calloc(5 * (size_t)ranks, sizeof *w->offset);
     w->all = shard_block_allocate();
     w->mine = shard_is_host_memory(tensor) && !flat_ranges ? w->all : shard_block_allocate();
     if (!w->offset || !w->all || !w->mine || !ranges || (shard_flat_range_of(tensor) && !flat_ranges))
         return shard_last_status();
-    w->size = w->offset + members;
-    w->count = w->size + members;
-    w->first = w->count + members;
-    w->elements = w->first + members;
+    w->size = w->offset + ranks;
+    w->count = w->size + ranks;
+    w->first = w->count + ranks;
+    w->elements = w->first + ranks;
     /* Whole rows if they fit; else runs of a row, of the same length for each rank. */
     int64_t most = SHARD_BLOCK_BYTES / (int64_t)shard_dtype_size(tensor->dtype);
     bool fit = w->pitch <= most;
     w->rows = fit && w->pitch > 0 ? most / w->pitch : 1;
-    w->columns = fit ? most : most / members;
-    for (int member = 0; member < members; member++) {
-        w->offset[member] = ranges[member].start * inner;
-        w->size[member] = ranges[member].size * inner;
+    w->columns = fit ? most : most / ranks;
+    for (int rank = 0; rank < ranks; rank++) {
+        w->offset[rank] = ranges[rank].start * inner;
+        w->size[rank] = ranges[rank].size * inner;
     }
     return SHARD_OK;
 }
@@ -321,13 +318,13 @@ static const void *gather_flat_ranges(walk *w, int64_t from, int64_t count)
         shard_group_fail(group);
         return w->mine;
     }
-    for (int member = 0; member < size; member++) {
-        const shard_range *range = &w->flat_ranges[member];
+    for (int other = 0; other < size; other++) {
+        const shard_range *range = &w->flat_ranges[other];
         int64_t start = range->start > from ? range->start : from, end = range->start + range->size;
         end = end < from + count ? end : from + count;
-        counts[member] = end > start ? end - start : 0;
-        before += member < rank ? counts[member] : 0;
-        first = member == rank ? start - range->start : first;
+        counts[other] = end > start ? end - start : 0;
+        before += other < rank ? counts[other] : 0;
+        first = other == rank ? start - range->start : first;
     }
     char *place = (char *)w->mine + (size_t)before * shard_dtype_size(w->tensor->dtype);
     const void *values = counts[rank] ? shard_values_read(w->tensor, first, counts[rank], place) : place;
@@ -347,11 +344,11 @@ static const void *read_part(walk *w, int64_t from, int64_t count)
 static shard_status gather_block(walk *w, int64_t row, int64_t rows, int64_t column)
 {
     shard_group *group = w->placement->group;
-    for (int member = 0; member < w->members; member++) {
-        int64_t left = w->size[member] - column;
-        w->count[member] = left < 0 ? 0 : left < w->columns ? left : w->columns;
-        w->first[member] = w->offset[member] + column;
-        w->elements[member] = rows * w->count[member];
+    for (int rank = 0; rank < w->ranks; rank++) {
+        int64_t left = w->size[rank] - column;
+        w->count[rank] = left < 0 ? 0 : left < w->columns ? left : w->columns;
+        w->first[rank] = w->offset[rank] + column;
+        w->elements[rank] = rows * w->count[rank];
     }
     int64_t mine = w->elements[shard_group_rank(group)];
     const void *values = read_part(w, row * w->width + column, mine);
@@ -371,14 +368,14 @@ shard_status shard_gather_blocks(const char *name, shard_tensor *tensor, shard_s
         shard_agree(flat->group);
     shard_status status = shard_agree(w.placement->group);
     int64_t rows = shard_shape_product(shard_local_shape(tensor), 0, w.placement->dim), columns = 0;
-    for (int member = 0; member < w.members && status == SHARD_OK; member++)
-        columns = w.size[member] > columns ? w.size[member] : columns;
+    for (int rank = 0; rank < w.ranks && status == SHARD_OK; rank++)
+        columns = w.size[rank] > columns ? w.size[rank] : columns;
     for (int64_t row = 0; row < rows && status == SHARD_OK; row += w.rows)
         for (int64_t column = 0; column < columns && status == SHARD_OK; column += w.columns) {
             int64_t number = rows - row < w.rows ? rows - row : w.rows;
             status = gather_block(&w, row, number, column);
             if (status == SHARD_OK)
-                take(context, &(shard_block){w.all, row, number, w.pitch, w.count, w.first, w.members});
+                take(context, &(shard_block){w.all, row, number, w.pitch, w.count, w.first, w.ranks});
         }
     end_walk(&w);
     free(flat_ranges);

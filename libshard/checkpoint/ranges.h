@@ -82,14 +82,14 @@ bool shard_is_written(const shard_tensor *tensor);
  * group. Freed by free(); NULL with the error set. */
 shard_range *shard_flat_ranges(const char *name, const shard_tensor *tensor, bool *written);
 
-/* A block: of each rank, `count[member]` elements of each of `rows` rows of the whole, from row `row` and the row's
- * element `first[member]` on. The ranks' elements follow each other in data. A row of the whole has `pitch`
+/* A block: of each rank, `count[rank]` elements of each of `rows` rows of the whole, from row `row` and the row's
+ * element `first[rank]` on. The ranks' elements follow each other in data. A row of the whole has `pitch`
  * elements. */
 typedef struct shard_block {
     const char *data;
     int64_t row, rows, pitch;
-    const int64_t *count, *first; /* [members] */
-    int members;
+    const int64_t *count, *first; /* [ranks] */
+    int ranks;
 } shard_block;
 
 /* Calls take for one block of a split tensor after the other, on every rank: whole rows if they fit into a block.

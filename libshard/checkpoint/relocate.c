@@ -53,12 +53,12 @@ static shard_tensor *find_whole(const shard_tensors *whole, const char *name, co
     shard_tensor *from = shard_tensors_find(whole, name);
     if (!from)
         return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: there is no %s", shard_quoted(name));
-    bool sliced = shard_flat_range_of(from) || shard_local_range_of(from);
-    if (sliced || from->placement.kind != SHARD_LOCAL)
+    bool partitioned = shard_flat_range_of(from) || shard_local_range_of(from);
+    if (partitioned || from->placement.kind != SHARD_LOCAL)
         return shard_fail_null(
             SHARD_ERROR_SHAPE,
             "shard_relocate_state_dict: %s is %s, and a whole tensor is needed: call shard_collect_state_dict first",
-            shard_quoted(name), sliced ? "partitioned by shard_zero_optimizer" : shard_placement_text(&from->placement));
+            shard_quoted(name), partitioned ? "partitioned by shard_zero_optimizer" : shard_placement_text(&from->placement));
     shard_shape shape = shard_tensor_whole_shape(like);
     if (shard_fit_shapes(&from->shape, &shape))
         return from;

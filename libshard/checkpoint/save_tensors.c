@@ -171,9 +171,9 @@ static shard_status write_rows(void *context, const shard_block *block)
     size_t size = shard_dtype_size(tensor->dtype), pitch = (size_t)block->pitch * size;
     shard_range mine = rows_of(writer->s, writer->index, block->rows);
     const char *from = block->data;
-    for (int member = 0; member < block->members; member++) {
-        size_t width = (size_t)block->count[member] * size;
-        SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), writer->lines + (size_t)block->first[member] * size, pitch,
+    for (int rank = 0; rank < block->ranks; rank++) {
+        size_t width = (size_t)block->count[rank] * size;
+        SHARD_TRY(shard_cpu()->ops->copy_rows(shard_cpu(), writer->lines + (size_t)block->first[rank] * size, pitch,
                                               from + (size_t)mine.start * width, width, width, (size_t)mine.size));
         from += (size_t)block->rows * width;
     }

@@ -21,9 +21,9 @@ shard_status shard_copy_part_in(shard_tensor *whole, int dim, shard_range range,
 shard_tensor *shard_part_of(shard_tensor *whole, int dim, shard_range range);
 
 /* shard_split_range in units of `multiple`, which divides size. */
-static inline shard_range shard_split_multiple(int64_t size, int64_t multiple, int members, int member)
+static inline shard_range shard_split_multiple(int64_t size, int64_t multiple, int ranks, int rank)
 {
-    shard_range range = shard_split_range(size / multiple, members, member);
+    shard_range range = shard_split_range(size / multiple, ranks, rank);
     return (shard_range){.start = range.start * multiple, .size = range.size * multiple};
 }
 

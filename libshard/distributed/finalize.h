@@ -2,7 +2,7 @@
 #ifndef SHARD_DIST_FINALIZE_H
 #define SHARD_DIST_FINALIZE_H
 
-/* Has shard_finalize call the function first, before it looks at the thread's error. A process has one such function. */
+/* Has shard_finalize call the function first, before it reads the thread's error. A process has one such function. */
 void shard_at_finalize(void (*function)(void));
 
 #endif

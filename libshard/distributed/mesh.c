@@ -129,7 +129,7 @@ static shard_status make_groups_of(shard_mesh *mesh, int axis, int rank)
     return shard_last_status();
 }
 
-/* Joint over the world. All ranks need the same grid: that of each rank may fit, and its groups meet those of another one. */
+/* Joint over the world. All ranks need the same grid: grids that differ may each fit the world, and have groups that overlap. */
 static shard_status make_groups(shard_mesh *mesh, const shard_mesh_options *options)
 {
     char text[TEXT_BYTES];

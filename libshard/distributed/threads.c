@@ -10,17 +10,17 @@
 
 #include <stdlib.h>
 
-int shard_fair_threads(const shard_seat *seats, int ranks, int rank)
+int shard_fair_threads(const shard_rank_cores *all, int ranks, int rank)
 {
-    const shard_seat *own = &seats[rank];
+    const shard_rank_cores *own = &all[rank];
     double share = 0;
     int payers = 0;
     for (int i = 0; i < ranks; i++)
-        payers += seats[i].host == own->host && seats[i].quota.group == own->quota.group;
+        payers += all[i].host == own->host && all[i].quota.group == own->quota.group;
     for (size_t core = 0; core < CPU_SETSIZE; core++) {
         int sharers = 0;
         for (int i = 0; i < ranks && CPU_ISSET(core, &own->cores); i++)
-            sharers += seats[i].host == own->host && CPU_ISSET(core, &seats[i].cores);
+            sharers += all[i].host == own->host && CPU_ISSET(core, &all[i].cores);
         share += sharers > 0 ? 1.0 / sharers : 0;
     }
     int paid = own->quota.cores / payers;
@@ -29,12 +29,12 @@ int shard_fair_threads(const shard_seat *seats, int ranks, int rank)
     return share < 1 ? 1 : (int)(share + 1e-6); /* three thirds are one */
 }
 
-static shard_seat own_seat(void)
+static shard_rank_cores own_rank_cores(void)
 {
-    shard_seat seat = {.host = shard_hash_machine(), .quota = shard_find_cpu_quota()};
-    if (sched_getaffinity(0, sizeof seat.cores, &seat.cores) != 0) /* a machine with more processors than a mask has bits */
-        CPU_ZERO(&seat.cores);
-    return seat;
+    shard_rank_cores made = {.host = shard_hash_machine(), .quota = shard_find_cpu_quota()};
+    if (sched_getaffinity(0, sizeof made.cores, &made.cores) != 0) /* a machine with more processors than a mask has bits */
+        CPU_ZERO(&made.cores);
+    return made;
 }
 
 static void limit_threads(int threads)
@@ -48,19 +48,19 @@ static void limit_threads(int threads)
 shard_status shard_share_cores(shard_group *world)
 {
     int ranks = shard_group_size(world), rank = shard_group_rank(world);
-    shard_seat mine = own_seat();
+    shard_rank_cores mine = own_rank_cores();
     if (ranks == 1) { /* OpenMP knows the cores that a process is bound to */
         limit_threads(mine.quota.cores);
         return SHARD_OK;
     }
-    shard_seat *seats = shard_calloc((size_t)ranks, sizeof *seats);
-    shard_status status = shard_group_exchange(world, &mine, sizeof mine, seats);
+    shard_rank_cores *all = shard_calloc((size_t)ranks, sizeof *all);
+    shard_status status = shard_group_exchange(world, &mine, sizeof mine, all);
     int here = 0;
     for (int i = 0; i < ranks && status == SHARD_OK; i++)
-        here += seats[i].host == mine.host;
+        here += all[i].host == mine.host;
     if (status == SHARD_OK)
-        limit_threads(CPU_COUNT(&mine.cores) ? shard_fair_threads(seats, ranks, rank)
+        limit_threads(CPU_COUNT(&mine.cores) ? shard_fair_threads(all, ranks, rank)
                                              : (int)shard_max(shard_count_cores() / here, 1));
-    free(seats);
+    free(all);
     return status;
 }

@@ -9,14 +9,14 @@
 #include <sched.h>
 
 /* Where a rank runs. */
-typedef struct shard_seat {
+typedef struct shard_rank_cores {
     uint64_t host;   /* shard_hash_machine() */
     cpu_set_t cores; /* that it may run on */
     shard_cpu_quota quota;
-} shard_seat;
+} shard_rank_cores;
 
 /* This rank's even share, rounded down, of the cores that it may run on, or of its quota if that is less; at least 1. */
-int shard_fair_threads(const shard_seat *seats, int ranks, int rank);
+int shard_fair_threads(const shard_rank_cores *all, int ranks, int rank);
 
 /* shardrun says OMP_NUM_THREADS, an mpirun often nothing: then each rank would take all cores,
  * which all of its machine share. Nor does OpenMP know a quota. Collective over the world. */

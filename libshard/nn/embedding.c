@@ -26,7 +26,7 @@ shard_tensor *shard_parallel_embedding_with(shard_tensor *weight, shard_tensor *
     shard_tensor *part = shard_embedding_with(weight, index, padding_idx, options);
     shard_tensor *y =
         weight->placement.dim == 0 ? shard_reduce_from_group(part, group) : shard_gather_from_group(part, -1, group);
-    y = shard_scope_hand_out(y, &scope);
+    y = shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -463,7 +463,7 @@ shard_tensor *shard_forward(shard_module *module, shard_tensor *x)
                     shard_module_type_name(module));
     if (y && y->scope != &scope) /* y was made outside of forward (x itself, a parameter): the caller gets a view of it */
         y = shard_reshape(y, y->shape);
-    y = shard_scope_hand_out(y, &scope);
+    y = shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     shard_module_rest(module);
     return y;

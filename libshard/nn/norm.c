@@ -17,7 +17,7 @@ static void count_batch(void *batches, void *values, int count)
         *batch_count += count;
 }
 
-static void drop_batches(void *batches)
+static void release_batches(void *batches)
 {
     shard_tensor_unref(batches);
 }
@@ -30,7 +30,7 @@ static void count_or_capture(shard_tensor *batches)
         count_batch(batches, NULL, 1);
     else
         shard_graph_on_replay(
-            graph, (shard_replay){.call = count_batch, .release = drop_batches, .context = shard_tensor_ref(batches)}, 0);
+            graph, (shard_replay){.call = count_batch, .release = release_batches, .context = shard_tensor_ref(batches)}, 0);
 }
 
 static shard_tensor *batch_norm(shard_module *module, shard_tensor *x, shard_tensor *residual, bool relu)

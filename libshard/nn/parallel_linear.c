@@ -19,7 +19,7 @@ shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *weight, shard
     shard_tensor *y = shard_reduce_from_group(shard_linear(local, weight, NULL), group);
     if (bias)
         y = shard_add_bias(y, bias);
-    y = shard_scope_hand_out(y, &scope);
+    y = shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     return y;
 }

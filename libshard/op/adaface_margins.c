@@ -137,9 +137,9 @@ shard_tensor *shard_adaface_margins_with(shard_tensor *norms, shard_tensor *mean
         margins_call call = {.norms = norms, .mean = mean, .std = std, .options = &options, .ready = options_ok};
         angular = margins(&call, &additive);
     }
-    angular = shard_scope_hand_out(angular, &scope);
+    angular = shard_scope_return(angular, &scope);
     if (row_m3)
-        *row_m3 = angular ? shard_scope_hand_out(additive, &scope) : NULL;
+        *row_m3 = angular ? shard_scope_return(additive, &scope) : NULL;
     shard_scope_close(&scope);
     return angular;
 }

@@ -186,7 +186,7 @@ shard_tensor *shard_add_at_labels(shard_tensor *x, shard_tensor *labels, shard_t
     shard_scope_open(&scope);
     shard_tensor *same[] = {x, values};
     shard_autocast_promote(2, same);
-    shard_tensor *y = shard_scope_hand_out(add(same[X], labels, same[VALUES], factor, ignore_index), &scope);
+    shard_tensor *y = shard_scope_return(add(same[X], labels, same[VALUES], factor, ignore_index), &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -244,7 +244,7 @@ shard_tensor *shard_one_hot_with(shard_tensor *labels, int64_t classes, const sh
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(one_hot(labels, classes, &options), &scope);
+    shard_tensor *y = shard_scope_return(one_hot(labels, classes, &options), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -173,7 +173,7 @@ shard_tensor *shard_scaled_dot_product_attention_with(shard_tensor *query, shard
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(attention((shard_tensor *[]){query, key, value}, &options), &scope);
+    shard_tensor *y = shard_scope_return(attention((shard_tensor *[]){query, key, value}, &options), &scope);
     shard_scope_close(&scope);
     return y;
 }

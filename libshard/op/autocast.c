@@ -124,7 +124,7 @@ static copy *find_copy(shard_tensor *leaf)
         copy *c = shard_calloc(1, sizeof *c);
         if (!c)
             return NULL;
-        c->derived.drop = release_copy;
+        c->derived.release = release_copy;
         leaf->leaf->derived = &c->derived;
     }
     return (copy *)leaf->leaf->derived;

@@ -306,7 +306,7 @@ shard_tensor *shard_batch_norm_with(shard_tensor *x, shard_tensor *running_mean,
     shard_autocast_promote(2, same);
     b.x = same[0];
     b.options.residual = same[1];
-    shard_tensor *y = shard_scope_hand_out(forward(&b), &scope);
+    shard_tensor *y = shard_scope_return(forward(&b), &scope);
     shard_scope_close(&scope);
     return y;
 }

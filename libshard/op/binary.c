@@ -116,7 +116,7 @@ static shard_tensor *binary(const char *function, shard_binary kind, shard_tenso
     for (int i = 0; i < 2 && kind == SHARD_POW; i++)
         x[i] = shard_autocast_wide(x[i]);
     shard_autocast_promote(2, x);
-    shard_tensor *y = shard_scope_hand_out(forward(function, kind, x[0], x[1], x[1]), &scope);
+    shard_tensor *y = shard_scope_return(forward(function, kind, x[0], x[1], x[1]), &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -184,7 +184,7 @@ shard_tensor *shard_prelu(shard_tensor *x, shard_tensor *weight)
         shard_autocast_promote(2, both);
         slopes = both[1];
     }
-    shard_tensor *y = shard_scope_hand_out(forward(function, SHARD_PRELU, both[0], both[1], slopes), &scope);
+    shard_tensor *y = shard_scope_return(forward(function, SHARD_PRELU, both[0], both[1], slopes), &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -195,7 +195,7 @@ shard_tensor *shard_add_bias(shard_tensor *y, shard_tensor *bias)
     shard_scope_open(&scope);
     shard_tensor *operand;
     shard_autocast_product(1, &bias, &operand);
-    y = shard_scope_hand_out(forward("shard_linear", SHARD_ADD, y, bias, operand), &scope);
+    y = shard_scope_return(forward("shard_linear", SHARD_ADD, y, bias, operand), &scope);
     shard_scope_close(&scope);
     return y;
 }

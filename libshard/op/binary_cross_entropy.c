@@ -197,7 +197,7 @@ shard_tensor *shard_binary_reduce(const shard_binary_call *call)
     shard_tensor *y = shard_tensor_make(SHARD_SCALAR, shard_head_wide(logits->dtype), shard_device_of(logits));
     void *memory[2];
     if (!sum || !y || !shard_load(SHARD_INPUTS(sum, y), memory) ||
-        SHARD_RUN(logits, sum_rows, rows->members, 1, rows->stride, rows->part, SHARD_FLOAT64, false, memory[0], SHARD_FLOAT64) !=
+        SHARD_RUN(logits, sum_rows, rows->ranks, 1, rows->stride, rows->part, SHARD_FLOAT64, false, memory[0], SHARD_FLOAT64) !=
             SHARD_OK ||
         SHARD_RUN(logits, axpby, 1, call->gradient_only ? 0.0 : call->factor, memory[0], 0.0, memory[0], SHARD_FLOAT64) !=
             SHARD_OK ||
@@ -267,7 +267,7 @@ shard_tensor *shard_binary_cross_entropy_with_logits_with(shard_tensor *logits, 
     options.weight = same[2];
     options.pos_weight = same[3];
     shard_binary_call call = {.faults = &faults, .rows = {.function = function, .faults = &faults.rows}};
-    shard_tensor *loss = shard_scope_hand_out(binary_loss(&call, options_ok, same[0], same[1], &options), &scope);
+    shard_tensor *loss = shard_scope_return(binary_loss(&call, options_ok, same[0], same[1], &options), &scope);
     shard_scope_close(&scope);
     return loss;
 }

@@ -226,12 +226,12 @@ static shard_status check_heads(const shard_class_rows *rows, const part_head *h
 {
     int64_t next = 0;
     SHARD_TRY(check_common(rows, head));
-    for (int member = 0; member < rows->members; member++) {
-        if (head[member].start != next)
+    for (int rank = 0; rank < rows->ranks; rank++) {
+        if (head[rank].start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the logits from class %" PRId64 " on where class %" PRId64 " comes next",
-                               rows->function, shard_group_world_rank(rows->group, member), head[member].start, next);
-        next += head[member].size;
+                               rows->function, shard_group_world_rank(rows->group, rank), head[rank].start, next);
+        next += head[rank].size;
     }
     if (next != rows->shape.classes)
         return shard_error(SHARD_ERROR_MISMATCH, "%s: the ranks have the logits of %" PRId64 " classes of %" PRId64,
@@ -258,7 +258,7 @@ static bool sign_digest(const shard_class_rows *rows, shard_label_digest *digest
 /* Checks the labels, and of several ranks writes their digest behind this rank's numbers. */
 static bool check_labels(const shard_class_rows *rows, const int64_t *label)
 {
-    shard_label_digest *digest = rows->members > 1 ? digest_of(rows, rows->local, 0) : NULL;
+    shard_label_digest *digest = rows->ranks > 1 ? digest_of(rows, rows->local, 0) : NULL;
     return SHARD_RUN(rows->logits, check_index, rows->shape.rows, label, rows->shape.classes, rows->shape.ignore_index,
                      &rows->faults->label, digest ? &digest->hash : NULL) == SHARD_OK &&
            (!digest || sign_digest(rows, digest));
@@ -290,9 +290,9 @@ static bool digest_weights(const shard_class_rows *rows)
 
 bool shard_class_rows_open(shard_class_rows *rows, int64_t count)
 {
-    rows->members = shard_group_size(rows->group);
-    rows->stride = count + (rows->compared || rows->members == 1 ? 0 : digests(rows) * DIGEST_DOUBLES);
-    shard_tensor *parts = shard_workspace(rows->logits, rows->stride * rows->members, SHARD_FLOAT64);
+    rows->ranks = shard_group_size(rows->group);
+    rows->stride = count + (rows->compared || rows->ranks == 1 ? 0 : digests(rows) * DIGEST_DOUBLES);
+    shard_tensor *parts = shard_workspace(rows->logits, rows->stride * rows->ranks, SHARD_FLOAT64);
     void *memory[2];
     if (!parts || !shard_load(SHARD_INPUTS(parts, rows->labels), memory))
         return false;
@@ -300,7 +300,7 @@ bool shard_class_rows_open(shard_class_rows *rows, int64_t count)
     rows->local = rows->part + shard_group_rank(rows->group) * rows->stride;
     if (rows->compared)
         return true;
-    if (rows->members == 1)
+    if (rows->ranks == 1)
         return !rows->labels || check_labels(rows, memory[1]);
     return (!rows->labels || check_labels(rows, memory[1])) && (!rows->pairs || digest_pairs(rows)) &&
            (!rows->row_weight || digest_weights(rows));
@@ -308,7 +308,7 @@ bool shard_class_rows_open(shard_class_rows *rows, int64_t count)
 
 static shard_status compare_heads(const shard_class_rows *rows)
 {
-    part_head head = local_head(rows), *heads = shard_calloc((size_t)rows->members, sizeof *heads);
+    part_head head = local_head(rows), *heads = shard_calloc((size_t)rows->ranks, sizeof *heads);
     if (!heads)
         return shard_group_fail(rows->group);
     shard_status status = shard_group_exchange(rows->group, &head, sizeof head, heads);
@@ -335,7 +335,7 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
         return shard_group_fail(rows->group);
     bool compared = rows->compared;
     rows->compared = true;
-    if (rows->members == 1)
+    if (rows->ranks == 1)
         return shard_class_rows_go_on(rows) ? SHARD_OK : shard_last_status();
     if (compared)
         return gather_parts(rows);
@@ -343,11 +343,11 @@ shard_status shard_class_rows_gather(shard_class_rows *rows, bool ready)
     SHARD_TRY(gather_parts(rows));
     size_t stride = (size_t)rows->stride * sizeof(double);
     if (rows->labels || rows->pairs)
-        SHARD_TRY(SHARD_RUN(rows->logits, compare_digests, rows->members, stride, digest_of(rows, rows->part, 0),
+        SHARD_TRY(SHARD_RUN(rows->logits, compare_digests, rows->ranks, stride, digest_of(rows, rows->part, 0),
                             &rows->faults->difference));
     if (!rows->row_weight)
         return SHARD_OK;
-    return SHARD_RUN(rows->logits, compare_digests, rows->members, stride, digest_of(rows, rows->part, digests(rows) - 1),
+    return SHARD_RUN(rows->logits, compare_digests, rows->ranks, stride, digest_of(rows, rows->part, digests(rows) - 1),
                      &rows->faults->weight_difference);
 }
 
@@ -365,6 +365,6 @@ shard_tensor *shard_class_rows_add_picked(const shard_class_rows *rows)
     void *memory = logit ? shard_tensor_memory(logit) : NULL;
     if (!memory)
         return NULL;
-    return shard_result(logit, SHARD_RUN(logit, sum_rows, rows->members, rows->stride, 0, rows->part, SHARD_FLOAT64, false,
-                                         memory, SHARD_FLOAT64));
+    return shard_result(
+        logit, SHARD_RUN(logit, sum_rows, rows->ranks, rows->stride, 0, rows->part, SHARD_FLOAT64, false, memory, SHARD_FLOAT64));
 }

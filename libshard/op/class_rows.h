@@ -40,9 +40,9 @@ typedef struct shard_class_rows {
     shard_group *group;              /* over which the classes are split; NULL: they are not split */
     uint64_t options;                /* a hash of the other options that must be the same on every rank */
 
-    /* After shard_class_rows_open: on the device, [members] of `stride` doubles, for each rank first its numbers;
+    /* After shard_class_rows_open: on the device, [ranks] of `stride` doubles, for each rank first its numbers;
      * complete after shard_class_rows_gather. */
-    int members;
+    int ranks;
     int64_t stride;
     double *part, *local; /* of all ranks, and of this one */
     bool compared;        /* the first gather has compared calls and labels */

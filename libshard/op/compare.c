@@ -21,7 +21,7 @@ static shard_tensor *compare(const char *function, shard_comparison kind, shard_
     shard_autocast_promote(2, x);
     if (shard_check_same(function, 2, x))
         y = shard_expansion_result(function, false, 2, x, SHARD_UINT8);
-    y = shard_scope_hand_out(shard_result(y, apply(kind, x[0], x[1], y)), &scope);
+    y = shard_scope_return(shard_result(y, apply(kind, x[0], x[1], y)), &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -36,7 +36,7 @@ static shard_status fill(shard_tensor *x, double value)
 
 /* Converts a number to one of the integer dtype for which the comparison has the same result. False if there is
  * none: the comparison then has the result *always for all elements. */
-static bool settle(shard_dtype dtype, shard_comparison *kind, double *number, bool *always)
+static bool convert_number(shard_dtype dtype, shard_comparison *kind, double *number, bool *always)
 {
     double low = dtype == SHARD_INT64 ? -0x1p63 : dtype == SHARD_INT32 ? -0x1p31 : 0;
     double end = dtype == SHARD_INT64 ? 0x1p63 : dtype == SHARD_INT32 ? 0x1p31 : 0x1p8;
@@ -63,7 +63,7 @@ static shard_tensor *compare_number(const char *function, shard_comparison kind,
     bool always;
     if (!shard_check_operand(function, x) || !shard_check_carried(function, x, SHARD_MAX_DIMS))
         return NULL;
-    if (!shard_dtype_is_float(x->dtype) && !settle(x->dtype, &kind, &number, &always)) {
+    if (!shard_dtype_is_float(x->dtype) && !convert_number(x->dtype, &kind, &number, &always)) {
         shard_tensor *y = shard_tensor_make(x->shape, SHARD_UINT8, shard_device_of(x));
         if (y)
             y->placement = x->placement;
@@ -74,7 +74,7 @@ static shard_tensor *compare_number(const char *function, shard_comparison kind,
     shard_tensor *other = shard_tensor_make(SHARD_SCALAR, x->dtype, shard_device_of(x)), *y = NULL;
     if (fill(other, number) == SHARD_OK)
         y = compare(function, kind, x, other);
-    y = shard_scope_hand_out(y, &scope);
+    y = shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -121,7 +121,7 @@ shard_tensor *shard_concatenate(shard_tensor *const *x, int count, int dim)
     shard_scope scope;
     shard_scope_open(&scope);
     shard_autocast_promote(count, same);
-    shard_tensor *y = shard_scope_hand_out(concatenate(same, count, dim), &scope);
+    shard_tensor *y = shard_scope_return(concatenate(same, count, dim), &scope);
     shard_scope_close(&scope);
     free(same);
     return y;

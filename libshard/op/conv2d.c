@@ -178,7 +178,7 @@ shard_tensor *shard_conv2d_with(shard_tensor *x, shard_tensor *weight, shard_ten
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(conv2d((shard_tensor *[]){x, weight, bias}, bias ? 3 : 2, &options), &scope);
+    shard_tensor *y = shard_scope_return(conv2d((shard_tensor *[]){x, weight, bias}, bias ? 3 : 2, &options), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -297,8 +297,8 @@ shard_tensor *shard_cross_entropy_join(const shard_class_rows *rows, bool mean, 
     if (!numbers || (ranked && !*rank) || !shard_load(SHARD_INPUTS(numbers, rows->labels, rows->row_weight, *rank), memory))
         return NULL;
     double *number = memory[0];
-    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, mean, rows->members, rows->stride,
-                                           rows->part, ahead, memory[1], memory[2], number, number + count, memory[3]));
+    return shard_result(numbers, SHARD_RUN(numbers, cross_entropy_join, &rows->shape, mean, rows->ranks, rows->stride, rows->part,
+                                           ahead, memory[1], memory[2], number, number + count, memory[3]));
 }
 
 shard_tensor *shard_cross_entropy_result(const shard_class_rows *rows, shard_reduction reduction, shard_tensor *numbers)
@@ -403,9 +403,9 @@ shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_tensor *targe
     shard_class_rows_promote(1, same);
     call.target = same[1];
     options.weight = same[2];
-    shard_tensor *loss = shard_scope_hand_out(cross_entropy(&call, options_ok, same[0], &options), &scope);
+    shard_tensor *loss = shard_scope_return(cross_entropy(&call, options_ok, same[0], &options), &scope);
     if (label_rank)
-        *label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
+        *label_rank = loss ? shard_scope_return(call.rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
 }

@@ -236,7 +236,7 @@ static shard_tensor *apply(shard_custom_op *op, int inputs, shard_tensor *const 
         clear(op);
         free(op);
     }
-    y = records && !recorded ? NULL : shard_scope_hand_out(y, &scope);
+    y = records && !recorded ? NULL : shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     return y;
 }

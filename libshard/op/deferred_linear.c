@@ -54,7 +54,7 @@ static shard_status start(shard_materializer *materializer)
 static void destroy(shard_materializer *materializer)
 {
     deferred *d = (deferred *)materializer;
-    shard_storage_give_back(d->storage);
+    shard_storage_free_memory(d->storage);
     for (int i = 0; i < SHARD_LINEAR_OPERANDS; i++) {
         shard_tensor_unref(d->input[i]);
         shard_tensor_unref(d->operand[i]);

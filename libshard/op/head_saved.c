@@ -81,9 +81,9 @@ shard_tensor *shard_linear_cross_entropy_forward_with(shard_tensor *x, shard_ten
     bool recording = begin(input, saved);
     shard_tensor *loss = shard_linear_cross_entropy_of(softmax, &softmax_faults, input[X], input[WEIGHT], input[BIAS], target,
                                                        options, label_rank);
-    loss = shard_scope_hand_out(end(loss, saved, recording), &scope);
+    loss = shard_scope_return(end(loss, saved, recording), &scope);
     if (label_rank)
-        *label_rank = loss ? shard_scope_hand_out(*label_rank, &scope) : NULL;
+        *label_rank = loss ? shard_scope_return(*label_rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
 }
@@ -115,7 +115,7 @@ shard_tensor *shard_linear_binary_cross_entropy_forward_with(shard_tensor *x, sh
     if (is_fused(input, target, options))
         loss =
             shard_linear_binary_cross_entropy_of(binary, &binary_faults, input[X], input[WEIGHT], input[BIAS], target, options);
-    loss = shard_scope_hand_out(end(loss, saved, recording), &scope);
+    loss = shard_scope_return(end(loss, saved, recording), &scope);
     shard_scope_close(&scope);
     return loss;
 }
@@ -223,8 +223,8 @@ static shard_status add_apart(shard_tensor *gradient, shard_tensor *sum)
     return SHARD_RUN(sum, axpby, shard_numel(sum), 1.0, memory[0], 1.0, memory[1], sum->dtype);
 }
 
-/* Hands gradients to the caller's scope, but for those that were added to *result. */
-static void hand_out(shard_tensor **gradient, shard_tensor **const *result, const bool *adds)
+/* Moves gradients to the caller's scope, but for those that were added to *result. */
+static void move_out(shard_tensor **gradient, shard_tensor **const *result, const bool *adds)
 {
     for (int i = 0; i < INPUTS; i++) {
         if (!gradient[i])
@@ -262,7 +262,7 @@ static shard_status backward(shard_node *head, shard_tensor *dy, shard_tensor **
         if (adds[i])
             status = add_apart(gradient[i], *result[i]);
     if (status == SHARD_OK) {
-        hand_out(gradient, result, adds);
+        move_out(gradient, result, adds);
         return SHARD_OK;
     }
     for (int i = 0; i < INPUTS; i++)

@@ -27,7 +27,7 @@ static shard_tensor *label_rank(shard_tensor *logits, shard_tensor *labels, int6
     if (shard_class_rows_gather(&rows, ready) != SHARD_OK)
         return NULL;
     shard_tensor *rank = count_local(&rows);
-    if (rows.members == 1)
+    if (rows.ranks == 1)
         return rank;
     void *memory = rank ? shard_tensor_memory(rank) : NULL;
     return shard_result(
@@ -39,7 +39,7 @@ shard_tensor *shard_label_rank(shard_tensor *logits, shard_tensor *labels, int64
     SHARD_FUNCTION("shard_label_rank");
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *rank = shard_scope_hand_out(label_rank(logits, labels, ignore_index), &scope);
+    shard_tensor *rank = shard_scope_return(label_rank(logits, labels, ignore_index), &scope);
     shard_scope_close(&scope);
     return rank;
 }

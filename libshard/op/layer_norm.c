@@ -80,7 +80,7 @@ shard_tensor *shard_layer_norm(shard_tensor *x, shard_tensor *weight, shard_tens
 {
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(layer_norm(shard_autocast_wide(x), weight, bias, eps), &scope);
+    shard_tensor *y = shard_scope_return(layer_norm(shard_autocast_wide(x), weight, bias, eps), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -258,7 +258,7 @@ static shard_tensor *linear_in_scope(shard_tensor *x, shard_tensor *weight, shar
     int inputs = bias ? 3 : 2;
     defer = defer && x && weight && shard_will_record(inputs, input) && !shard_values_are_streamed(weight) &&
             !is_cast(weight, shard_autocast_dtype()) && !shard_is_capturing();
-    shard_tensor *y = shard_scope_hand_out(linear(input, inputs, defer), &scope);
+    shard_tensor *y = shard_scope_return(linear(input, inputs, defer), &scope);
     shard_scope_close(&scope);
     return y;
 }

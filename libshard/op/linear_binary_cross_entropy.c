@@ -218,7 +218,7 @@ shard_tensor *shard_linear_binary_cross_entropy_of(const char *name, const shard
         shard_autocast_product(1, call.input, call.operand);
         loss = linear_binary_cross_entropy(&call, options_ok, target, &options);
     }
-    loss = shard_scope_hand_out(loss, &scope);
+    loss = shard_scope_return(loss, &scope);
     shard_scope_close(&scope);
     return loss;
 }

@@ -524,9 +524,9 @@ shard_tensor *shard_linear_cross_entropy_of(const char *function, const shard_cl
     for (int i = 0; i < INPUTS; i++)
         call.operand[i] = call.input[i];
     shard_autocast_product(1, call.input, call.operand);
-    shard_tensor *loss = shard_scope_hand_out(linear_cross_entropy(&call, options_ok && margin_ok, &options), &scope);
+    shard_tensor *loss = shard_scope_return(linear_cross_entropy(&call, options_ok && margin_ok, &options), &scope);
     if (label_rank)
-        *label_rank = loss ? shard_scope_hand_out(call.rank, &scope) : NULL;
+        *label_rank = loss ? shard_scope_return(call.rank, &scope) : NULL;
     shard_scope_close(&scope);
     return loss;
 }

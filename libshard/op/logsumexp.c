@@ -83,10 +83,10 @@ static bool measure(shard_tensor *x, shard_cross_entropy_shape *shape, const int
 /* The numbers of a loss; NULL with the error set. Collective over the group, also for a rank that has failed. */
 static shard_tensor *join(shard_tensor *x, shard_group *group)
 {
-    int members = shard_group_size(group);
+    int ranks = shard_group_size(group);
     shard_cross_entropy_shape shape = shape_of(x);
     int64_t stride = SHARD_CE_STATS * shape.rows, count = SHARD_CE_NUMBERS * shape.rows;
-    shard_tensor *stats = shard_workspace(x, stride * members, SHARD_FLOAT64);
+    shard_tensor *stats = shard_workspace(x, stride * ranks, SHARD_FLOAT64);
     shard_tensor *numbers = shard_workspace(x, count + 1, SHARD_FLOAT64);
     int64_t *label = constants(x, shape.rows, 0, SHARD_INT64);
     void *memory[2];
@@ -98,10 +98,10 @@ static shard_tensor *join(shard_tensor *x, shard_group *group)
     if (group)
         shard_require_identical_operand(x);
     shard_status status =
-        members > 1 ? shard_group_all_gather_equal(group, shard_device_of(x), mine, all, stride, SHARD_FLOAT64) : SHARD_OK;
+        ranks > 1 ? shard_group_all_gather_equal(group, shard_device_of(x), mine, all, stride, SHARD_FLOAT64) : SHARD_OK;
     if (status == SHARD_OK)
-        status = SHARD_RUN(x, cross_entropy_join, &shape, false, members, stride, all, NULL, label, NULL, number, number + count,
-                           NULL);
+        status =
+            SHARD_RUN(x, cross_entropy_join, &shape, false, ranks, stride, all, NULL, label, NULL, number, number + count, NULL);
     return status == SHARD_OK ? numbers : NULL;
 }
 
@@ -188,7 +188,7 @@ shard_tensor *shard_logsumexp(shard_tensor *x, int dim, bool keepdim)
     SHARD_FUNCTION("shard_logsumexp");
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(logsumexp("shard_logsumexp", x, dim, keepdim), &scope);
+    shard_tensor *y = shard_scope_return(logsumexp("shard_logsumexp", x, dim, keepdim), &scope);
     shard_scope_close(&scope);
     return y;
 }

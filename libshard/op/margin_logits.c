@@ -98,7 +98,7 @@ shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_tensor *labe
         return NULL;
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(margin_logits(cosines, labels, &options), &scope);
+    shard_tensor *y = shard_scope_return(margin_logits(cosines, labels, &options), &scope);
     shard_scope_close(&scope);
     return y;
 }

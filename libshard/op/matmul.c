@@ -102,7 +102,7 @@ shard_tensor *shard_matmul(shard_tensor *a, shard_tensor *b)
 {
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(matmul((shard_tensor *[]){a, b}), &scope);
+    shard_tensor *y = shard_scope_return(matmul((shard_tensor *[]){a, b}), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -33,7 +33,7 @@ shard_tensor *shard_mse_loss_with(shard_tensor *input, shard_tensor *target, con
     shard_scope_open(&scope);
     shard_tensor *x[] = {shard_autocast_wide(input), shard_autocast_wide(target)};
     shard_autocast_promote(2, x);
-    shard_tensor *y = shard_scope_hand_out(forward("shard_mse_loss", x, options.reduction), &scope);
+    shard_tensor *y = shard_scope_return(forward("shard_mse_loss", x, options.reduction), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -103,7 +103,7 @@ shard_tensor *shard_normalize(shard_tensor *x, int dim, double eps)
     SHARD_FUNCTION("shard_normalize");
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(normalize(x, dim, eps), &scope);
+    shard_tensor *y = shard_scope_return(normalize(x, dim, eps), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -143,7 +143,7 @@ static shard_tensor *pool(pooling *compute, shard_tensor *x, shard_shape y_shape
     shard_tensor *y = shard_tensor_make(y_shape, x->dtype, shard_device_of(x));
     if (y) {
         y->placement = x->placement;
-        y = shard_scope_hand_out(shard_result(y, compute(x, y, shape)), &scope);
+        y = shard_scope_return(shard_result(y, compute(x, y, shape)), &scope);
     }
     shard_scope_close(&scope);
     return y;

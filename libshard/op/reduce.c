@@ -42,7 +42,7 @@ static shard_tensor *reduce(const char *function, shard_tensor *x, double factor
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *y = shard_tensor_make(SHARD_SCALAR, x->dtype, shard_device_of(x));
-    y = shard_scope_hand_out(shard_result(y, add_up(x, factor, y)), &scope);
+    y = shard_scope_return(shard_result(y, add_up(x, factor, y)), &scope);
     shard_scope_close(&scope);
     if (y && x->placement.kind == SHARD_SPLIT)
         y->placement = (shard_placement){.kind = SHARD_PARTIAL, .group = x->placement.group};

@@ -58,7 +58,7 @@ static shard_tensor *softmax(const char *function, bool log, shard_tensor *x)
     shard_scope_open(&scope);
     bool split = x && x->shape.ndim > 0 && shard_is_split(x, x->shape.ndim - 1);
     shard_tensor *y = split ? shard_softmax_of_split(function, log, x) : forward(function, log, shard_autocast_wide(x));
-    y = shard_scope_hand_out(y, &scope);
+    y = shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -51,7 +51,7 @@ shard_tensor *shard_sum_dim(shard_tensor *x, int dim, bool keepdim)
 {
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(sum("shard_sum_dim", false, shard_autocast_wide(x), dim, keepdim), &scope);
+    shard_tensor *y = shard_scope_return(sum("shard_sum_dim", false, shard_autocast_wide(x), dim, keepdim), &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -69,14 +69,14 @@ static shard_status check_heads(const search *s, const part_head *head)
         return shard_error(SHARD_ERROR_MISMATCH,
                            "%s: dtype, k or whole shape on %s differ from those on %s; they must be the same on every rank",
                            s->function, found.odd_ranks, found.usual_ranks);
-    for (int member = 0; member < shard_group_size(s->group); member++) {
-        const part_head *own = &head[member];
-        int rank = shard_group_world_rank(s->group, member);
+    for (int rank = 0; rank < shard_group_size(s->group); rank++) {
+        const part_head *own = &head[rank];
+        int world_rank = shard_group_world_rank(s->group, rank);
         if (own->start != next)
             return shard_error(SHARD_ERROR_MISMATCH,
                                "%s: rank %d has the elements from %" PRId64 " on where %" PRId64 " comes next along the split "
                                "dimension",
-                               s->function, rank, own->start, next);
+                               s->function, world_rank, own->start, next);
         next += own->size;
     }
     if (next == head->common.whole)
@@ -169,11 +169,11 @@ static shard_status find_local(const search *s, char *y, int64_t *index)
     return SHARD_OK;
 }
 
-/* Permutes [members, outer, count] to [outer, members, count], in other memory of the scope; NULL with the error
+/* Permutes [ranks, outer, count] to [outer, ranks, count], in other memory of the scope; NULL with the error
  * set. */
 static void *rows_together(const search *s, shard_tensor *parts, void *memory)
 {
-    int64_t members = shard_group_size(s->group), shape[] = {members, s->axis.outer, s->count};
+    int64_t ranks = shard_group_size(s->group), shape[] = {ranks, s->axis.outer, s->count};
     shard_tensor *rows = shard_workspace(parts, shard_numel(parts), parts->dtype);
     void *to = rows ? shard_tensor_memory(rows) : NULL;
     bool done = to && SHARD_RUN(parts, permute, 3, shape, (int[]){1, 0, 2}, memory, to, parts->dtype) == SHARD_OK;
@@ -183,10 +183,10 @@ static void *rows_together(const search *s, shard_tensor *parts, void *memory)
 /* Searches a dimension that is split. Collective over the group, also for a rank that has failed. */
 static shard_status find_over_group(const search *s, void *y, int64_t *index, bool ready)
 {
-    int members = shard_group_size(s->group), rank = shard_group_rank(s->group);
+    int ranks = shard_group_size(s->group), rank = shard_group_rank(s->group);
     int64_t found = s->axis.outer * s->axis.inner * s->count;
-    shard_tensor *values = shard_workspace(s->x, found * members, s->x->dtype);
-    shard_tensor *indices = shard_workspace(s->x, found * members, SHARD_INT64);
+    shard_tensor *values = shard_workspace(s->x, found * ranks, s->x->dtype);
+    shard_tensor *indices = shard_workspace(s->x, found * ranks, SHARD_INT64);
     void *memory[3];
     ready = ready && values && indices && shard_load(SHARD_INPUTS(values, indices), memory + 1);
     char *own = ready ? (char *)memory[1] + (size_t)(rank * found) * shard_dtype_size(s->x->dtype) : NULL;
@@ -199,9 +199,9 @@ static shard_status find_over_group(const search *s, void *y, int64_t *index, bo
     shard_device *device = shard_device_of(s->x);
     SHARD_TRY(shard_group_all_gather_equal(s->group, device, own, memory[1], found, s->x->dtype));
     SHARD_TRY(shard_group_all_gather_equal(s->group, device, own_index, memory[2], found, SHARD_INT64));
-    shard_axis axis = {.outer = 1, .size = members, .inner = found};
+    shard_axis axis = {.outer = 1, .size = ranks, .inner = found};
     if (s->top) {
-        axis = (shard_axis){.outer = s->axis.outer, .size = members * s->count, .inner = 1};
+        axis = (shard_axis){.outer = s->axis.outer, .size = ranks * s->count, .inner = 1};
         memory[1] = rows_together(s, values, memory[1]);
         memory[2] = rows_together(s, indices, memory[2]);
         if (!memory[1] || !memory[2])
@@ -287,9 +287,9 @@ static shard_tensor *look_for(search s, bool values, shard_tensor **indices)
     } else if (s.x && s.x->placement.kind == SHARD_SPLIT && s.x->placement.dim == s.dim) {
         shard_group_fail(s.x->placement.group);
     }
-    y = shard_scope_hand_out(values ? y : index, &scope);
+    y = shard_scope_return(values ? y : index, &scope);
     if (indices)
-        *indices = shard_scope_hand_out(index, &scope);
+        *indices = shard_scope_return(index, &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -345,9 +345,9 @@ shard_tensor *shard_linear_top_k(shard_tensor *x, shard_tensor *weight, shard_te
     shard_scope scope;
     shard_scope_open(&scope);
     shard_tensor *input[] = {x, weight, bias};
-    shard_tensor *y = shard_scope_hand_out(linear_top_k("shard_linear_top_k", input, k, indices), &scope);
+    shard_tensor *y = shard_scope_return(linear_top_k("shard_linear_top_k", input, k, indices), &scope);
     if (indices)
-        *indices = shard_scope_hand_out(*indices, &scope);
+        *indices = shard_scope_return(*indices, &scope);
     shard_scope_close(&scope);
     return y;
 }
@@ -361,9 +361,9 @@ static shard_tensor *deferred_top_k(shard_tensor *x, shard_tensor **input, shard
     shard_dtype now = shard_set_autocast(autocast); /* the products are those of the forward */
     shard_tensor *y = linear_top_k("shard_top_k", input, k, indices);
     shard_set_autocast(now);
-    y = shard_scope_hand_out(y ? shard_cast(y, x->dtype) : NULL, &scope);
+    y = shard_scope_return(y ? shard_cast(y, x->dtype) : NULL, &scope);
     if (indices)
-        *indices = y ? shard_scope_hand_out(*indices, &scope) : NULL;
+        *indices = y ? shard_scope_return(*indices, &scope) : NULL;
     shard_scope_close(&scope);
     return y;
 }

@@ -73,7 +73,7 @@ static shard_tensor *wide(const char *function, unary_context context, shard_ten
 {
     shard_scope scope;
     shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_hand_out(forward(function, context, shard_autocast_wide(x)), &scope);
+    shard_tensor *y = shard_scope_return(forward(function, context, shard_autocast_wide(x)), &scope);
     shard_scope_close(&scope);
     return y;
 }

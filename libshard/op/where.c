@@ -70,7 +70,7 @@ shard_tensor *shard_where(shard_tensor *condition, shard_tensor *a, shard_tensor
     y = shard_result(y, choose(operand[CONDITION], operand[A], operand[B], y));
     shard_node *node = shard_record(&where_type, y, 3, operand, 0);
     shard_save_for_backward(node, CONDITION, condition);
-    y = shard_scope_hand_out(y, &scope);
+    y = shard_scope_return(y, &scope);
     shard_scope_close(&scope);
     return y;
 }

@@ -109,7 +109,7 @@ struct shard_optimizer {
     bool scaled;              /* else grad_scale is not set, and the scale is 1 */
     double clip_value;        /* of shard_clip_grad_value since the gradients were zeroed, or SHARD_NO_CLIP_VALUE */
     bool skipped;             /* the last step was skipped */
-    const struct shard_ema *swapped; /* whose averages are in the parameters' place; NULL: nobody's */
+    const struct shard_ema *swapped; /* whose averages are in the parameters' place; NULL: none */
     /* Of a gradient scaler: it has unscaled the gradients since they were zeroed, and one was not finite on some rank; the
      * scaler's period of the last step by it. */
     bool unscaled, overflowed;

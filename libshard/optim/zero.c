@@ -176,7 +176,7 @@ shard_status shard_zero_take(shard_optimizer *optimizer)
         shard_optimizer_follow(optimizer);
     status = shard_agree(shard_world());
     if (status != SHARD_OK && zero->engine) /* ranks on which all went well do as the others */
-        shard_engine_drop(zero->engine, had);
+        shard_engine_remove_buckets(zero->engine, had);
     shard_replicas_destroy(status == SHARD_OK ? zero->replicas : replicas);
     if (status == SHARD_OK)
         zero->replicas = replicas;

@@ -431,8 +431,8 @@ static shard_status partition_values(shard_bucket *bucket, const shard_bucket_op
     return SHARD_OK;
 }
 
-/* Tells the bucket's unit from others of its group, as on the group's other ranks: by the number of the group's last collective,
- * and of its buckets before. Ranks may have other numbers of buckets of other groups. */
+/* Identifies the bucket's unit in its group, as on the group's other ranks: by the number of the group's last collective, and of
+ * its buckets before. Ranks may have other numbers of buckets of other groups. */
 static void identify(const shard_buckets *buckets, int64_t at)
 {
     shard_unit *unit = buckets->all[at]->unit;

@@ -359,7 +359,7 @@ bool shard_engine_has_gradient(const shard_engine *engine)
     return false;
 }
 
-void shard_engine_drop(shard_engine *engine, int64_t count)
+void shard_engine_remove_buckets(shard_engine *engine, int64_t count)
 {
     while (engine->buckets.count > count) {
         shard_bucket *bucket = engine->buckets.all[--engine->buckets.count];
@@ -381,7 +381,7 @@ static shard_status take(shard_engine *engine, shard_bucket_entry *candidates, i
     int64_t from = buckets->count;
     shard_status status = shard_buckets_add(buckets, candidates, count, &engine->options);
     if (status != SHARD_OK)
-        shard_engine_drop(engine, from);
+        shard_engine_remove_buckets(engine, from);
     for (int64_t i = from; i < buckets->count; i++) {
         buckets->all[i]->engine = engine;
         for (int64_t j = 0; j < buckets->all[i]->count; j++) {
@@ -432,7 +432,7 @@ static shard_bucket_entry *empty_buckets(shard_engine *engine, int64_t *count)
             entries[(*count)++].prefix = entry->prefix; /* of the whole name */
         }
     }
-    shard_engine_drop(engine, 0);
+    shard_engine_remove_buckets(engine, 0);
     return entries;
 }
 
@@ -487,7 +487,7 @@ void shard_engine_unref(shard_engine *engine)
 {
     if (!engine || --engine->refs)
         return;
-    shard_engine_drop(engine, 0);
+    shard_engine_remove_buckets(engine, 0);
     shard_unshard_order_unref(engine->options.order);
     free(engine->buckets.all);
     free(engine);

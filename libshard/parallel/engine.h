@@ -24,7 +24,7 @@ bool shard_engine_takes(const shard_tensor *parameter);
 shard_status shard_engine_add(shard_engine *engine, const shard_tensors *parameters);
 /* The number of its buckets; and removes those after the first `count`, whose parameters then belong to no engine. */
 int64_t shard_engine_buckets(const shard_engine *engine);
-void shard_engine_drop(shard_engine *engine, int64_t count);
+void shard_engine_remove_buckets(shard_engine *engine, int64_t count);
 /* Whether a parameter of it has a gradient. */
 bool shard_engine_has_gradient(const shard_engine *engine);
 /* Moves the parameters of an engine of level NONE into buckets with these options. After an error the parameters are in no

@@ -124,7 +124,7 @@ static void evict_now(unshard *u)
         shard_unit_wait(u->unit, u->request);
     u->request = NULL;
     u->arriving = false;
-    shard_storage_give_back(u->storage);
+    shard_storage_free_memory(u->storage);
 }
 
 static void evict_others(shard_unshard_order *order, const unshard *u, bool arriving)

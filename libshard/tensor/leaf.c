@@ -14,10 +14,10 @@ shard_leaf *shard_make_leaf(shard_tensor *tensor)
     return tensor->leaf;
 }
 
-void shard_leaf_drop_derived(shard_leaf *leaf)
+void shard_leaf_release_derived(shard_leaf *leaf)
 {
     if (leaf && leaf->derived)
-        leaf->derived->drop(leaf->derived);
+        leaf->derived->release(leaf->derived);
     if (leaf)
         leaf->derived = NULL;
 }
@@ -26,7 +26,7 @@ void shard_free_leaf(shard_leaf *leaf)
 {
     if (!leaf)
         return;
-    shard_leaf_drop_derived(leaf);
+    shard_leaf_release_derived(leaf);
     shard_tensor_unref(leaf->grad);
     shard_tensor_unref(leaf->local_range);
     free(leaf->flat_range);

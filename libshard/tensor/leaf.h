@@ -41,7 +41,7 @@ typedef struct shard_flat_range {
 /* Data computed from a tensor's values at their current address. Released when the values move or the tensor is
  * freed. */
 typedef struct shard_derived {
-    void (*drop)(struct shard_derived *);
+    void (*release)(struct shard_derived *);
 } shard_derived;
 
 /* A callback for when a leaf's gradient is complete, in the leaf's list. */
@@ -83,8 +83,8 @@ extern const shard_leaf shard_no_leaf;
 shard_leaf *shard_make_leaf(shard_tensor *tensor);
 /* Frees the leaf part, if there is one. */
 void shard_free_leaf(shard_leaf *leaf);
-/* Drops the derived data. */
-void shard_leaf_drop_derived(shard_leaf *leaf);
+/* Releases the derived data. */
+void shard_leaf_release_derived(shard_leaf *leaf);
 /* Sets the flat range of another tensor that this tensor is. */
 shard_status shard_tensor_set_flat_range(shard_tensor *tensor, const shard_flat_range *range);
 

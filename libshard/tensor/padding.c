@@ -65,7 +65,7 @@ static shard_status move_all(shard_storage *storage, size_t bytes)
         shard_device_release(device, storage->kind, memory, bytes);
         return status;
     }
-    shard_storage_give_back(storage);
+    shard_storage_free_memory(storage);
     storage->memory = memory;
     storage->bytes = bytes;
     return SHARD_OK;

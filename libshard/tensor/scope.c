@@ -81,7 +81,7 @@ shard_tensor *shard_keep(shard_tensor *tensor)
     return tensor;
 }
 
-shard_tensor *shard_scope_hand_out(shard_tensor *tensor, shard_scope *from)
+shard_tensor *shard_scope_return(shard_tensor *tensor, shard_scope *from)
 {
     if (!tensor || tensor->scope != from)
         return tensor;

@@ -12,6 +12,6 @@ void shard_scope_forget_unscoped(shard_tensor *tensor);
 
 /* Moves the result of a function from the function's own scope to the scope around it. A tensor of another scope (an
  * input that is passed through) stays there. */
-shard_tensor *shard_scope_hand_out(shard_tensor *tensor, shard_scope *from);
+shard_tensor *shard_scope_return(shard_tensor *tensor, shard_scope *from);
 
 #endif

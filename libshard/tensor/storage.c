@@ -107,7 +107,7 @@ void shard_storage_release(shard_storage *storage)
     if (storage->materializer && storage->materializer->evict)
         storage->materializer->evict(storage->materializer);
     else
-        shard_storage_give_back(storage);
+        shard_storage_free_memory(storage);
 }
 
 /* Synchronizes first: queued operations may still use the memory. */
@@ -120,7 +120,7 @@ static void release_foreign(shard_storage *storage)
     storage->foreign = false;
 }
 
-void shard_storage_give_back(shard_storage *storage)
+void shard_storage_free_memory(shard_storage *storage)
 {
     if (storage->arrival)
         wait_arrival(storage, false);
@@ -139,7 +139,7 @@ void shard_storage_unref(shard_storage *storage)
     if (storage->materializer)
         storage->materializer->destroy(storage->materializer);
     else
-        shard_storage_give_back(storage);
+        shard_storage_free_memory(storage);
     if (storage->padding.pitch)
         shard_storage_forget_padding(storage);
     free(storage);

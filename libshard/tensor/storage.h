@@ -11,8 +11,8 @@
 typedef struct shard_storage shard_storage;
 
 /* Materializes the values of a storage (shard_storage_materialize), which can be evicted: the memory may be freed
- * (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. Nobody writes to such
- * memory. The values of a local one need no other rank: they are materialized when a pointer is needed, and may be
+ * (shard_storage_release) while `evictable` is true, when no operation has a pointer into it. No operation writes to
+ * such memory. The values of a local one need no other rank: they are materialized when a pointer is needed, and may be
  * written to. */
 typedef struct shard_materializer {
     bool evictable, local;
@@ -22,7 +22,7 @@ typedef struct shard_materializer {
     shard_status (*start)(struct shard_materializer *);
     /* Waits until the memory is filled; called before it is used. NULL: `start` has filled it. */
     shard_status (*wait)(struct shard_materializer *);
-    /* Ends what `start` started and frees the memory (shard_storage_give_back) if it is there. Called by any thread. NULL:
+    /* Ends what `start` started and frees the memory (shard_storage_free_memory) if it is there. Called by any thread. NULL:
      * frees the memory alone. */
     void (*evict)(struct shard_materializer *);
     /* Evicts, then frees this struct. */
@@ -91,6 +91,6 @@ void *shard_storage_allocate(shard_storage *storage);
 /* Evicts: frees the memory until it is needed again; the content is lost. */
 void shard_storage_release(shard_storage *storage);
 /* Frees the memory; called by shard_materializer.evict. */
-void shard_storage_give_back(shard_storage *storage);
+void shard_storage_free_memory(shard_storage *storage);
 
 #endif

@@ -165,7 +165,7 @@ void shard_tensor_put(shard_tensor *tensor, shard_storage *storage, size_t offse
 {
     unref_writes(tensor->writes);
     tensor->writes = writes;
-    shard_leaf_drop_derived(tensor->leaf);
+    shard_leaf_release_derived(tensor->leaf);
     shard_storage_unref(tensor->storage);
     storage->references++;
     tensor->storage = storage;
@@ -255,7 +255,7 @@ void shard_tensor_unref(shard_tensor *tensor)
         return;
     shard_scope_forget_unscoped(tensor);
     if (tensor->history)
-        tensor->history->drop(tensor->history);
+        tensor->history->unref(tensor->history);
     shard_free_leaf(tensor->leaf);
     shard_storage_unref(tensor->storage);
     unref_writes(tensor->writes);

@@ -24,7 +24,7 @@ typedef struct shard_writes {
 
 /* The record of the operation that made a tensor; the nodes of autograd/ begin with this. */
 typedef struct shard_history {
-    void (*drop)(struct shard_history *);
+    void (*unref)(struct shard_history *);
 } shard_history;
 
 struct shard_tensor {
