@@ -394,7 +394,7 @@ static void run_norm(void *context)
 static void bench_list(const shard_update *whole)
 {
     enum { APART = 64, ROOM = 256 };
-    shard_update pieces[ROOM], one = *whole;
+    shard_update updates[ROOM], one = *whole;
     shard_module *model = shard_resnet("resnet50", 1000);
     shard_tensors *parameters = shard_parameters(model);
     int64_t count = shard_tensors_count(parameters), total = 0, end = 0;
@@ -402,21 +402,21 @@ static void bench_list(const shard_update *whole)
     check(count <= ROOM, "ResNet-50's parameters");
     for (int64_t i = 0; i < count; i++) {
         int64_t size = shard_numel(shard_tensors_at(parameters, i)) / (m.small ? 1000 : 1);
-        pieces[i] = *whole;
-        pieces[i].size = size;
-        pieces[i].gradient = (float *)whole->gradient + end;
-        pieces[i].value = (float *)whole->value + end;
-        pieces[i].state[0] = (float *)whole->state[0] + end;
+        updates[i] = *whole;
+        updates[i].size = size;
+        updates[i].gradient = (float *)whole->gradient + end;
+        updates[i].value = (float *)whole->value + end;
+        updates[i].state[0] = (float *)whole->state[0] + end;
         total += size;
         end += (size + APART) / APART * APART;
     }
     check(end <= whole->size, "ResNet-50's size");
     one.size = total;
-    stepping list = {count, pieces, NULL}, single = {1, &one, NULL};
+    stepping list = {count, updates, NULL}, single = {1, &one, NULL};
     double floor = floor_of(5.0 * (double)total * sizeof(float), 0, false, SHARD_FLOAT32);
-    snprintf(name, sizeof name, "sgd step resnet50, %lld pieces", (long long)count);
+    snprintf(name, sizeof name, "sgd step resnet50, %lld parameters", (long long)count);
     print_line(name, measure(run_sgd, &list), floor);
-    print_line("sgd step resnet50, one piece", measure(run_sgd, &single), floor);
+    print_line("sgd step resnet50, one flat range", measure(run_sgd, &single), floor);
     shard_tensors_destroy(parameters);
     shard_module_destroy(model);
 }

@@ -181,11 +181,11 @@ def steps(bench):
     bench.report("sgd step float32", "eager", optimizer.step)
     optimizer = torch.optim.AdamW([parameter], lr=1e-6, weight_decay=1e-2, fused=True)
     bench.report("adamw step float32", "eager", optimizer.step)
-    pieces = list(bench_backbone.resnet("resnet50").cuda().parameters())
-    for piece in pieces:
-        piece.grad = torch.randn_like(piece)
-    optimizer = torch.optim.SGD(pieces, lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=True)
-    bench.report(f"sgd step resnet50, {len(pieces)} pieces", "eager", optimizer.step)
+    parameters = list(bench_backbone.resnet("resnet50").cuda().parameters())
+    for weight in parameters:
+        weight.grad = torch.randn_like(weight)
+    optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, weight_decay=1e-4, fused=True)
+    bench.report(f"sgd step resnet50, {len(parameters)} parameters", "eager", optimizer.step)
     bench.report("gradient norm float32", "eager", lambda: torch.linalg.vector_norm(parameter.grad))
 
 

@@ -52,7 +52,7 @@ class Block:
         self.references += 1
         return self
 
-    def drop(self):
+    def release(self):
         self.references -= 1
         if self.references == 0:
             self.memory.add(self.kind, self.part, -self.count)
@@ -101,7 +101,7 @@ class Run:
             else:
                 whole = self.of_bucket(bucket, bucket.bytes, PARAMETERS)
                 self.of_bucket(bucket, bucket.local_bytes, PARAMETERS)
-                drop(whole)
+                release(whole)
             if plan.zero < 2 and not bucket.defers:
                 bucket.gradient = self.of_bucket(bucket, bucket.bytes, GRADIENTS)
         for parameter in self.parameters:  # the others have memory when they are needed
@@ -122,7 +122,7 @@ class Run:
     def evict_idle(self):
         for bucket in self.buckets:
             if bucket.values and bucket.evictable:
-                bucket.values = drop(bucket.values)
+                bucket.values = release(bucket.values)
 
     def rest(self, *parameters):
         for parameter in parameters:
@@ -164,11 +164,11 @@ class Run:
 
     def reduce(self, bucket):
         if bucket.values:
-            bucket.values = drop(bucket.values)
+            bucket.values = release(bucket.values)
         if self.plan.zero >= 2 and not bucket.local:
             bucket.local = self.of_bucket(bucket, bucket.local_bytes, GRADIENTS)
         if self.plan.zero >= 2 and bucket.gradient:
-            bucket.gradient = drop(bucket.gradient)
+            bucket.gradient = release(bucket.gradient)
         if self.overlaps and self.last and not (bucket.defers and self.gathers):
             self.make_state(bucket.parameters, bucket.share)
 
@@ -203,7 +203,7 @@ class Run:
         stem = convolution is self.plan.model.stem
         keeps_copy = copy and not stem and not (convolution.weight.bucket and self.plan.zero == 3)
         if copy and not keeps_copy:
-            copy.drop()
+            copy.release()
         self.rest(convolution.weight)
         self.need(norm[0])
         z, statistics = self.block(images * convolution.outputs * self.element), self.block(16 * convolution.out)
@@ -215,7 +215,7 @@ class Run:
         """In place: the gradient of the convolution's result is where that of the norm's was."""
         for parameter in record["of"].norm:
             self.gradient(parameter)
-        drop(record["saved"])
+        release(record["saved"])
         self.done(*record["of"].norm)
 
     def convolve_back(self, record, g):
@@ -234,7 +234,7 @@ class Run:
                 passing.append(self.block(2 * weight.size))
             dx = self.block(plan.images * convolution.inputs * self.element)
             self.scratch_of(convolution)
-        drop(passing + [record["x"], g] + ([record["copy"]] if record["copy"] else []))
+        release(passing + [record["x"], g] + ([record["copy"]] if record["copy"] else []))
         self.done(weight)
         return dx
 
@@ -246,10 +246,10 @@ class Run:
             y, record = self.convolve(convolution, z)
             records.append(record)
             if z is not x:
-                z.drop()
+                z.release()
             z = y
         if residual:
-            residual.drop()
+            residual.release()
         self.tape.append((records, beside if residual else None))
         return z
 
@@ -264,7 +264,7 @@ class Run:
         for record in reversed(records[:-1]):
             self.norm_back(record)
             g = self.convolve_back(record, g)
-        g.drop()  # added to the other
+        g.release()  # added to the other
         return aside
 
     # ---- the backbone ----
@@ -277,7 +277,7 @@ class Run:
                 self.need(parameter)
                 copy = self.narrow_copy(parameter)
                 if copy and parameter.bucket and plan.zero == 3:  # made again for the backward
-                    copy.drop()
+                    copy.release()
                     copy = None
                 self.tape.insert(2 * i + 1, copy or self.block(0))
                 self.rest(parameter)
@@ -288,51 +288,51 @@ class Run:
             x = self.block(6 * images * model.pixels)
         z, record = self.convolve(model.stem, x)
         if plan.amp:
-            x.drop()
+            x.release()
         self.tape = [record]
         if model.pool:
             pooled, argmax = self.block(images * model.pool * self.element), self.block(4 * images * model.pool)
-            z.drop()
+            z.release()
             z = pooled
             self.tape.append(argmax)
         for way, down in model.blocks:
             y = self.block_forward(way, down, z)
-            z.drop()
+            z.release()
             z = y
         features = self.block(images * model.features * self.head_element)
-        z.drop()
+        z.release()
         return features
 
     def features_backward(self, g):
         """Takes over g, the gradient of the features."""
         plan, model, images = self.plan, self.plan.model, self.plan.images
         if isinstance(model, AnyModel):
-            g.drop()
+            g.release()
             g = self.block(images * model.kept / model.LAYERS)
             for parameter in reversed(model.parameters):
                 self.gradient(parameter)
                 self.need(parameter)
                 again = self.narrow_copy(parameter) if parameter.bucket and plan.zero == 3 else None
                 following = self.block(images * model.kept / model.LAYERS)
-                g.drop()
+                g.release()
                 g = following
-                drop([self.tape.pop(), self.tape.pop()] + ([again] if again else []))
+                release([self.tape.pop(), self.tape.pop()] + ([again] if again else []))
                 self.done(parameter)
-            drop([g] + self.tape)
+            release([g] + self.tape)
             return
         pooled = self.block(images * model.last * self.element)
-        g.drop()
+        g.release()
         g = pooled
         while isinstance(self.tape[-1], tuple):
             g = self.block_backward(*self.tape.pop(), g)
         if model.pool:
             wide = self.block(images * model.stem.outputs * self.element)
-            drop([g, self.tape.pop()])
+            release([g, self.tape.pop()])
             g = wide
         record = self.tape.pop()
         self.norm_back(record)
         self.convolve_back(record, g)
-        drop(self.images)
+        release(self.images)
 
     # ---- the head ----
 
@@ -376,9 +376,9 @@ class Run:
             cast = self.block(self.row_block() // 2, WORKSPACE, HEAD)
         if self.plan.zero == 3:
             self.evict_idle()
-            self.block(self.row_block(), BUCKETS, HEAD).drop()
+            self.block(self.row_block(), BUCKETS, HEAD).release()
         if self.plan.amp:
-            cast.drop()
+            cast.release()
 
     def plain_forward(self, features):
         plan = self.plan
@@ -393,7 +393,7 @@ class Run:
         logits = self.block(plan.rows * self.computed * self.head_element, ACTIVATIONS, HEAD)
         partitioned = self.weight.bucket and plan.zero == 3
         keeps = copies[:1] if not partitioned else []
-        drop([copy for copy in copies if copy and copy not in keeps])
+        release([copy for copy in copies if copy and copy not in keeps])
         self.rest(self.weight, self.bias)
         return {"x": features.hold(), "logits": logits, "copies": [copy for copy in keeps if copy]}
 
@@ -401,7 +401,7 @@ class Run:
         plan, cast = self.plan, []
         self.gradient(self.bias)
         if self.streamed:
-            self.block(self.row_block(), BUCKETS, HEAD).drop()
+            self.block(self.row_block(), BUCKETS, HEAD).release()
             if not self.weight.bucket.local:
                 self.weight.bucket.local = self.of_bucket(self.weight.bucket, self.weight.bucket.local_bytes, GRADIENTS)
         else:
@@ -412,7 +412,7 @@ class Run:
             cast = [self.block(2 * self.weight.size, ACTIVATIONS, HEAD)]
         self.need(self.weight)
         dx = self.block(plan.rows * plan.model.features * self.head_element)
-        drop(cast + [record["x"], record["logits"]] + record["copies"])
+        release(cast + [record["x"], record["logits"]] + record["copies"])
         return dx
 
     def gpu_tile(self, rows):
@@ -474,17 +474,17 @@ class Run:
             self.gradient(self.weight)
             self.gradient(self.bias)
             self.memory.scratch(HEAD, self.lane_bytes(True))
-            record["stash"].drop()
+            record["stash"].release()
         else:
             rows = self.block(plan.rows * self.row_bytes, GRADIENTS, HEAD)
             if self.source:
-                drop([record["stash"], self.source.pop()])  # that of the first micro-batch
+                release([record["stash"], self.source.pop()])  # that of the first micro-batch
             self.source += [rows] if self.adds else [rows, record["stash"]]
             if self.gathers and self.last:
                 gathered = self.block(self.gathered_rows * self.row_bytes, GRADIENTS, HEAD)
-                drop(self.source)
+                release(self.source)
                 self.source = [gathered]
-        drop([record["x"], record["sums"]])
+        release([record["x"], record["sums"]])
         return dx
 
     # ---- a step ----
@@ -499,14 +499,14 @@ class Run:
         if plan.split > 1:
             features = self.block(plan.rows * plan.model.features * self.head_element)
         record = (self.fused_forward if self.fused else self.plain_forward)(features)
-        drop([features, own] if plan.split > 1 else [features])
-        self.copies = drop(self.copies)
+        release([features, own] if plan.split > 1 else [features])
+        self.copies = release(self.copies)
         g = (self.fused_backward if self.fused else self.plain_backward)(record)
         if not self.source or self.gathers:
             self.done(self.weight, self.bias)
         if plan.split > 1:
             of_images = self.block(plan.images * plan.model.features * self.head_element)
-            g.drop()
+            g.release()
             g = of_images
         self.features_backward(g)
 
@@ -521,7 +521,7 @@ class Run:
         if self.source:
             bias = self.block(self.bias.bytes, GRADIENTS, HEAD)
             self.memory.scratch(HEAD, self.lane_bytes(True, self.gathers and self.gathered_rows))
-            self.source = drop([bias, *self.source])
+            self.source = release([bias, *self.source])
 
     def run(self):
         self.stated = set()
@@ -531,8 +531,8 @@ class Run:
         return self.memory
 
 
-def drop(blocks):
-    """Drops a reference to each; an empty list."""
+def release(blocks):
+    """Releases a reference to each; an empty list."""
     for block in blocks:
-        block.drop()
+        block.release()
     return []
