@@ -27,7 +27,7 @@ static double train(int stage)
     for (int step = 0; step < 20; step++)
         SHARD_SCOPE
         {
-            shard_manual_seed(2); /* the same 12 samples each time, of which each rank takes its part */
+            shard_manual_seed(2); /* the same 12 samples each time, of which each rank takes a range */
             shard_tensor *x = shard_slice(shard_normal(SHARD_SHAPE(12, 8), 0.0, 1.0), 0, ranks, rank);
             shard_tensor *y = shard_tanh(shard_narrow(x, 1, 0, 4));
             shard_tensor *loss = shard_mse_loss(shard_forward(model, x), y);

@@ -2,15 +2,19 @@
 
 Usage: test_language.py SOURCE_ROOT
 
-Of a C file the comments and the texts of messages are searched, of a document the whole text. A pattern is for whole
-words, in any case, and may match across a line break. Of a name only what OLD_NAMES has is searched, in the code.
+Of a C or Python file the comments and the texts of messages are searched, of a shell script the comments, of a document the
+whole text. A pattern is for whole words, in any case, and may match across a line break. Of a name only what OLD_NAMES and
+OLD_NAMES_IN have is searched, in the code.
 """
+import io
 import pathlib
 import re
 import sys
+import tokenize
 
-FOLDERS = ["include", "libshard", "projects", "docs"]
-DOCUMENTS = ["*.md", "examples/*.md", "tests/**/*.md"]  # apart from those of the folders
+FOLDERS = ["include", "libshard", "projects", "examples", "tools", "docs"]
+CODE = ("include/", "libshard/", "projects/", "examples/", "tools/")
+DOCUMENTS = ["*.md", "tests/**/*.md"]  # apart from those of the folders
 GLOSSARY = "docs/glossary.md"  # it names the older words
 
 # An older word or phrase, and the term of the glossary, or plain words, that stand in its place.
@@ -32,7 +36,7 @@ OLD_WORDS = {
     r"the caller's shares?": "reference",
     r"let go|lets go of|letting go": "release",
     r"stretch(es)?": "flat range, run",
-    r"pieces? of (a |the )?(parameters?|tensors?|weights?|optimizers?|gradients?|buckets?)": "flat range, local shard",
+    r"pieces? of (a |the )?(parameters?|tensors?|weights?|optimizers?|gradients?|buckets?|rows?)": "flat range, local shard, chunk",
     r"slices? of (a |the )?(parameters?|tensors?|weights?)": "flat range",
     r"parameters'? (pieces?|slices?)": "flat range",
     r"kept in (parts|pieces)": "partitioned",
@@ -49,11 +53,11 @@ OLD_WORDS = {
     # communication
     r"carriers?": "device transport",
     r"(is|are|was|were|be|been|has|have|had|being) told|told (the|of|to|on|by|in)|nobody (has been|is|was) told": "notified, received, reported",
-    r"tells? (the )?(others|other ranks|each other)|tell (them|it|each)": "notify, exchange, report",
+    r"tells? (the )?(others|other ranks|each other|all|launcher)|tell (them|it|each)|tells of|there tells": "notify, report, sets",
     r"raises? (an |the )?alarm|alarms?": "abort notice",
     r"seats?": "local rank",
     r"(dis)?agreements?|agreed (on|over|to)|(ranks|they|all|must|all of them) (dis)?agree|agrees? (on|about)": "identical argument, decide together, shard_agree",
-    r"(ranks|members|hosts|they|all) (have )?(meet|met)": "preflight check, exchange",
+    r"(ranks|members|hosts|they|all|ranges|groups) (have )?(meet|met)|meets? (at|those)": "preflight check, exchange",
     r"(the |all |other |each |every |any |a |of |some |its |group's )(group )?members?(?= (of (the|a|this|its) (group|mesh|world)|has|have|must|"
     r"call|calls|enter|enters|tell|tells|that fails?|takes? part))": "rank",
     # plain words
@@ -61,7 +65,7 @@ OLD_WORDS = {
     r"do not mean the same": "the arguments differ",
     r"there is none any ?more|none any more": "stops, removes",
     r"is no (one|thing|number|name|integer)|are no (ones|numbers|names)": "is not a",
-    r"nobody (else )?(uses|has|holds|sees|knows)": "no other tensor, no rank",
+    r"nobody('s)?|those who|caller,? who": "no rank, no tensor, none; the ranks that, the caller that",
     r"the same everywhere": "replicated",
     r"settle[sd]?|settling": "decide",
     r"(group|world|mesh)'s members?|(all|every|each|other|same) (its |their |the )?members?|its members'": "rank",
@@ -70,6 +74,7 @@ OLD_WORDS = {
 # The same, of comments in one folder. Elsewhere a struct and an object of JSON have members.
 OLD_WORDS_IN = {
     "libshard/comm/": {r"(?<![`\[.])members?(?![`\[\]])": "rank"},
+    CODE: {r"pieces?": "block, chunk, flat range", r"(host|collectives?) looks?": "poll, check"},
 }
 # The first words of a sentence of a comment that stand in place of its subject.
 OPENINGS = {
@@ -90,6 +95,25 @@ OLD_NAMES = {
     r"shard_module_(load|open)(?=\()": "shard_plugin_..., shard_load_module",
     r"shard_agree_on\w*|shard_agreement\w*": "shard_require_identical, shard_identical_lines",
 }
+# The same in folders, of code without its comments and texts.
+OLD_NAMES_IN = {
+    CODE: {
+        r"(\w*_)?[Pp]ieces?(_\w+)?|(\w*_)?PIECES?(_\w+)?": "block, chunk, flat range",
+        r"(\w*_)?settle[ds]?(_\w+)?": "decide, wait, finish",
+        r"(\w*_)?(give|gave|given)_back(_\w+)?": "free, evict, release",
+        r"(\w*_)?seats?(_\w+)?": "local rank, shard_rank_cores",
+        r"(\w*_)?(nobody|everybody)(_\w+)?": "none, all",
+    },
+    "libshard/": {
+        r"(\w*_)?drop(_(?!out)\w+)?": "unref, release, remove, free",
+        r"(\w*_)?(told|tells?)(_\w+)?": "report, send, log",
+        r"looks?(_at(_\w+)?)?": "check, search, find",
+        r"(\w*_)?hand_(on|out|back)(_\w+)?": "pass, return",
+        r"meets?|(\w*_)meets?": "preflight check, joint",
+    },
+    ("libshard/comm/", "libshard/op/", "libshard/distributed/"): {r"(\w*_)?members?(_\w+)?": "rank"},
+    ("libshard/comm/", "libshard/device/"): {r"(\w*_)?slices?(_\w+)?": "range, segment, chunk"},
+}
 
 TOKEN = re.compile(r'(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<text>"(?:[^"\\\n]|\\.)*")|\'(?:[^\'\\\n]|\\.)*\'', re.S)
 INCLUDE = re.compile(r"#\s*include\s*$")
@@ -98,16 +122,60 @@ C_SUFFIXES = {".c", ".h", ".cu", ".cuh", ".cpp"}
 
 def joined(text):
     """A comment's words on one line, without the asterisks of its lines."""
-    return re.sub(r"\s*\n\s*(\*(?!/)|//)?\s*", " ", text)
+    return re.sub(r"\s*\n\s*(\*(?!/)|//|#)?\s*", " ", text)
 
 
 def line_of(text, position):
     return text.count("\n", 0, position) + 1
 
 
+def is_script(path):
+    """Whether a file without a suffix begins with #! and an interpreter."""
+    return path.suffix == "" and path.is_file() and path.read_bytes().startswith(b"#!")
+
+
+def kind_of(path, text):
+    first = text.split("\n", 1)[0]
+    if path.suffix in C_SUFFIXES:
+        return "c"
+    if path.suffix == ".py" or (first.startswith("#!") and "python" in first):
+        return "python"
+    return "shell" if first.startswith("#!") else "document"
+
+
+def python_passages(text):
+    """Comments, those of lines that follow each other as one, docstrings, and texts of several words."""
+    begun, comment, last = 0, "", 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        line = token.start[0]
+        if token.type == tokenize.COMMENT:
+            whole = token.line.lstrip().startswith("#")
+            if comment and not (whole and line == last + 1):
+                yield begun, joined(comment), True
+                comment = ""
+            begun, comment, last = begun if comment else line, comment + "\n" + token.string, line
+        elif token.type == tokenize.STRING and " " in token.string:
+            yield line, joined(token.string), False
+    if comment:
+        yield begun, joined(comment), True
+
+
+def shell_passages(text):
+    """Whole lines of comments, those that follow each other as one."""
+    for found in re.finditer(r"(^[ \t]*#(?!!).*(\n|$))+", text, re.M):
+        yield line_of(text, found.start()), joined("\n" + found.group(0)), True
+
+
 def passages(path, text):
-    """(line, text, is a comment) of each comment and message of a C file, of each paragraph of a document."""
-    if path.suffix not in C_SUFFIXES:
+    """(line, text, is a comment) of each comment and message of a file of code, of each paragraph of a document."""
+    kind = kind_of(path, text)
+    if kind == "python":
+        yield from python_passages(text)
+        return
+    if kind == "shell":
+        yield from shell_passages(text)
+        return
+    if kind == "document":
         start = 1
         for paragraph in text.split("\n\n"):
             yield start, joined(paragraph), False
@@ -123,8 +191,8 @@ def passages(path, text):
 def sentences(path, passage, is_comment):
     """Those of a comment or a document, also of a table's cells; titles and code are none. The first one of a cell is a phrase."""
     if is_comment:
-        return re.split(r"(?<=[.;]) ", passage.strip("/* -"))
-    if path.suffix in C_SUFFIXES or passage.lstrip().startswith(("#", "```", "<")):
+        return re.split(r"(?<=[.;]) ", passage.strip("/*# -"))
+    if path.suffix != ".md" or passage.lstrip().startswith(("#", "```", "<")):
         return []
     if passage.lstrip().startswith("|"):
         return [sentence for cell in passage.split("|") for sentence in re.split(r"(?<=[.?;:]) ", cell.strip())[1:]]
@@ -148,18 +216,27 @@ def check_passages(name, path, text):
                     yield f'{name}:{line}: a sentence that begins with "{found.group(0)}": {term}'
 
 
+def code_of(text):
+    """A C file without its comments and texts, with the same lines."""
+    return TOKEN.sub(lambda found: "\n" * found.group(0).count("\n"), text)
+
+
 def check_names(name, path, text):
     if path.suffix not in C_SUFFIXES:
         return
-    for pattern, term in OLD_NAMES.items():
-        for found in re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text):
-            yield f"{name}:{line_of(text, found.start())}: {found.group(0)}: {term}"
+    code = code_of(text)
+    searched = [(text, pattern, term) for pattern, term in OLD_NAMES.items()]
+    searched += [(code, pattern, term)
+                 for folder, patterns in OLD_NAMES_IN.items() if name.startswith(folder) for pattern, term in patterns.items()]
+    for where, pattern, term in searched:
+        for found in re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", where):
+            yield f"{name}:{line_of(where, found.start())}: {found.group(0)}: {term}"
 
 
 def files(root):
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in C_SUFFIXES | {".md"} and path.is_file():
+            if (path.suffix in C_SUFFIXES | {".md", ".py"} and path.is_file()) or is_script(path):
                 yield path.relative_to(root).as_posix(), path
     for pattern in DOCUMENTS:
         for path in sorted(root.glob(pattern)):

@@ -61,7 +61,7 @@ def has(roots, library):
 
 
 def roots():
-    """The wheels' folders that the build is told of: cuDNN and NCCL, and CUDA's own where the toolkit lacks something."""
+    """The wheels' folders that the build gets: cuDNN and NCCL, and CUDA's own where the toolkit lacks something."""
     packages, own = wheels(), [*toolkit(), pathlib.Path("/usr")]
     chosen = [packages[name] for name in ("cudnn", "nccl") if name in packages]
     if not all(has(own, library) for library in ("cudart", "cublas", "cublasLt")):
@@ -232,7 +232,7 @@ def check(options):
     return 1 if findings.failed() else 0
 
 
-# ---- what is loaded ----
+# ---- loaded files ----
 
 def loaded(build):
     """The files that the build's plugins load, by name; the emulation's one file stands for all."""

@@ -41,7 +41,7 @@ ELSEWHERE = {"cuda_emulation", "cuda_libraries", "device_transport", "device_tra
 ALONE = ["cuda_memory", "nccl_alone"]
 DEVICE = ["cuda_device", "nccl_alone", "memory_report", "event", "label_rank"]
 FIRST = ["device_*", "matmul", "conv2d", "op_*", "cross_entropy", "linear", "embedding", "batch_norm", "softmax"]
-# What is learnt most from, then those whose kernels use shared memory.
+# The most instructive ones, then those whose kernels use shared memory.
 SANITIZED = ["device_attention", "product_step", "device_cross_entropy", "device_batch_norm", "device_embedding", "device_permute", "device_rows"]
 SHARED_MEMORY = ["device_attention", "device_cross_entropy", "device_batch_norm", "device_check_index", "device_embedding", "device_layer_norm",
                  "device_lists", "device_normalize", "device_optimizer", "device_permute", "device_pieces", "device_rows",

@@ -1,7 +1,7 @@
 """Trains a ResNet on made-up images for some steps on the CPU and on the GPU, and compares the losses.
 
-gpu_trainer.py BUILD RESULTS [--small] [--limit SECONDS]; into RESULTS/trainer.json. What agreed is
-not run again. Exit code 0: they agree; 1: not; 75: the time was over before all had run.
+gpu_trainer.py BUILD RESULTS [--small] [--limit SECONDS]; into RESULTS/trainer.json. Runs whose
+losses were close are not repeated. Exit code 0: all are close; 1: not; 75: the time was over before all had run.
 """
 import argparse
 import json
@@ -81,7 +81,7 @@ def main():
     before = {run["name"]: run for run in found.get("runs", []) if run["verdict"] == "agrees" and found.get("small") == options.small}
     if RUNS[0][0] in before:
         reference = losses(options.results / "trainer-0.jsonl")
-    if not reference: # what agreed did so with other losses of the CPU
+    if not reference: # the earlier verdicts are of other losses of the CPU
         before = {}
     for index, (name, _, _, tolerance) in enumerate(RUNS):
         if name in before:

@@ -1,5 +1,5 @@
 /*
- * What shardrun writes: its messages, and with --tag the lines of ranks. Text is kept until there is room for it, so
+ * The output of shardrun: its messages, and with --tag the lines of ranks. Text is kept until there is room for it, so
  * that signals and ends of ranks are seen while a reader pauses. As long as text is kept, no more is read from ranks:
  * they wait, as they would for the reader itself.
  */
@@ -15,7 +15,7 @@ typedef struct stream {
     int rank;
     int from, to; /* a pipe, -1: none (any more); STDOUT_FILENO or STDERR_FILENO */
     size_t used, capacity;
-    char *line; /* what has come of it */
+    char *line; /* its bytes so far */
     size_t rest; /* bytes that are still read of it; SIZE_MAX: all */
 } stream;
 
@@ -31,7 +31,7 @@ void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Whether text is kept. */
 bool outputs_wait(void);
 
-/* What to poll for output 0 or 1, and what to do when it is ready. */
+/* The descriptor to poll for output 0 or 1, and the function to call when it is ready. */
 struct pollfd output_poll(int number);
 void output_write(int number);
 
@@ -46,8 +46,8 @@ bool stream_open(stream *s, int rank, int from, int to);
 
 void stream_close(stream *s);
 
-/* What to poll for a rank's stream, and what to do when it is ready. A stream whose reader has gone is closed: the rank's next
- * write then ends as if it wrote to that reader. */
+/* The descriptor to poll for a rank's stream, and the function to call when it is ready. A stream whose reader has gone is
+ * closed: the rank's next write then ends as if it wrote to that reader. */
 struct pollfd stream_poll(stream *s);
 void stream_read(stream *s);
 

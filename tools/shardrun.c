@@ -1,6 +1,6 @@
 /*
  * shardrun: starts the ranks of a job on this machine. Makes the segment over
- * which they talk, tells each in its environment who it is, passes signals on,
+ * which they communicate, gives each its number in its environment, passes signals on,
  * and, when one fails, gives the others a moment to say so and ends them.
  *
  * A rank may be a script that starts the program. So signals go to all descendants of

@@ -2,7 +2,7 @@
  * shard/tensor.h: tensors, their placement over ranks, scopes, named lists.
  *
  * A tensor is contiguous, row-major, of up to 8 dimensions; images are [n, h, w, c]. A maker's result belongs to the
- * thread's innermost open scope, which releases it. With no scope open it belongs to the caller, who releases it (a
+ * thread's innermost open scope, which releases it. With no scope open it belongs to the caller, which releases it (a
  * thread with 10,000 such tensors logs one warning). A tensor belongs to one thread.
  */
 #ifndef SHARD_TENSOR_H

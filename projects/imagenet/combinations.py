@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures how the ways of sharing a training run out combine, on 4 ranks: data parallel and
-split last layers x precision x ZeRO. Writes the table into README.md beside this file, and
+"""Measures how the ways of parallel training combine, on 4 ranks: data parallel and
+split last layers x precision x ZeRO. Writes the table into README.md next to this file, and
 the memory over the number of classes as bar charts, memory.svg.
 
     tools/build release && projects/imagenet/combinations.py          # all, some 30 minutes
@@ -39,7 +39,7 @@ STAGES = {'none': '', '1': '--enable-zero-optim 1', '2': '--enable-zero-optim 2'
 # part of what that one's training takes off its loss, which must be LEAST or more.
 BOUNDS = {'float32': 1e-3, 'AMP': 2e-2}
 LEAST = 1
-# In each cell ranks have the same backbone to share out: a stage has less memory than the one before by this part at least.
+# In each cell ranks have the same backbone to partition: a stage has less memory than the one before by this part at least.
 FALLS = 0.05
 
 # All steps have the same images, so that what training does to the loss is seen at once.

@@ -219,7 +219,7 @@ static shard_status check_folder(const char *folder, const source_list *inputs, 
     return shard_last_status();
 }
 
-/* What a split that failed has written: without an index it is no checkpoint. */
+/* Removes the files that a split that failed has written: without an index they are no checkpoint. */
 static void remove_files(const char *folder, int64_t written, int64_t files, bool is_new)
 {
     for (int64_t i = written == files ? 0 : 1; i <= written; i++) { /* the index first, which may be there unsynced */

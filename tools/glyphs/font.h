@@ -62,7 +62,7 @@ void font_faces_close(font_faces *open);
 typedef struct glyph_style {
     double turn;      /* radians */
     double slant;     /* x += slant * y */
-    double stretch;   /* width over height is multiplied by exp(stretch) */
+    double stretch;   /* width over height is multiplied by the exponential of it */
     double weight;    /* strokes become wider by this part of the picture's size */
     double scale;     /* of the largest that fits, at most 1 */
     double right, up; /* in [-1, 1]: of the free room that scale leaves */

@@ -211,7 +211,8 @@ static int64_t read_index(const void *raw, shard_dtype dtype)
     return dtype == SHARD_INT64 ? *(const int64_t *)raw : *(const int32_t *)raw;
 }
 
-/* Rows of a .npy file are a batch, all of them errors if they are wrong. What has not come by then is left to the next call. */
+/* Rows of a .npy file are a batch, all of them errors if they are wrong. Rows that have not come by then are left to the next
+ * call. */
 static shard_status read_npy(queries *q, batch *b, int wait)
 {
     const char *path = lines_path(&q->from);
