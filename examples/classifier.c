@@ -4,8 +4,8 @@
  *
  *     shardrun -n 2 build/release/examples/example_classifier
  * Prints:
- *     plain layer: losses 10.0059 9.8386 9.6786
- *     classifier:  losses 10.0059 9.8386 9.6786
+ *     plain layer: losses 10.006 9.839 9.679
+ *     classifier:  losses 10.006 9.839 9.679
  *     memory for gradients, less than a quarter of the plain layer's: yes
  */
 #include <shard/shard.h>
@@ -46,8 +46,8 @@ int main(int argc, char **argv)
     shard_manual_seed(1); /* the same initial values and samples */
     int64_t fused_bytes = train(shard_nn_parallel_classifier(HIDDEN, CLASSES, shard_world()), fused);
     if (shard_group_rank(shard_world()) == 0) {
-        printf("plain layer: losses %.4f %.4f %.4f\n", plain[0], plain[1], plain[2]);
-        printf("classifier:  losses %.4f %.4f %.4f\n", fused[0], fused[1], fused[2]);
+        printf("plain layer: losses %.3f %.3f %.3f\n", plain[0], plain[1], plain[2]);
+        printf("classifier:  losses %.3f %.3f %.3f\n", fused[0], fused[1], fused[2]);
         printf("memory for gradients, less than a quarter of the plain layer's: %s\n",
                4 * fused_bytes < plain_bytes ? "yes" : "no");
     }

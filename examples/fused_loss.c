@@ -5,7 +5,7 @@
  *
  *     shardrun -n 2 build/release/examples/example_fused_loss
  * Prints:
- *     loss 14.3630, of all classes on one rank 14.3630; the same gradients
+ *     loss 14.363, of all classes on one rank 14.363; the same gradients
  */
 #include <shard/shard.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ int main(int argc, char **argv)
         if (!(of_x < 1e-5 && of_weight < 1e-5))
             shard_error(SHARD_ERROR_INTERNAL, "gradients are %g and %g from those of all classes", of_x, of_weight);
         if (shard_agree(group) == SHARD_OK && shard_group_rank(group) == 0)
-            printf("loss %.4f, of all classes on one rank %.4f; the same gradients\n", shard_item(loss), shard_item(expected));
+            printf("loss %.3f, of all classes on one rank %.3f; the same gradients\n", shard_item(loss), shard_item(expected));
     }
     return shard_finalize();
 }

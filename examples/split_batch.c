@@ -5,7 +5,7 @@
  *
  *     shardrun -n 4 build/release/examples/example_split_batch
  * Prints:
- *     loss 0.0653
+ *     loss 0.065
  */
 #include <shard/shard.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ int main(int argc, char **argv)
             mean = shard_item(loss);
         }
     if (shard_group_rank(shard_world()) == 0)
-        printf("loss %.4f\n", mean);
+        printf("loss %.3f\n", mean);
     shard_optimizer_destroy(sgd);
     shard_data_parallel_destroy(data_parallel);
     shard_module_destroy(model);
