@@ -14,13 +14,14 @@
 static void check_same(shard_group *group, const double *values, int64_t count)
 {
     int members = shard_group_size(group);
-    int64_t counts[members];
+    double *all = calloc((size_t)(members * count + 1), sizeof *all);
+    int64_t *counts = calloc((size_t)members, sizeof *counts);
     for (int i = 0; i < members; i++)
         counts[i] = count;
-    double *all = calloc((size_t)(members * count + 1), sizeof *all);
     check_ok(shard_group_all_gather(group, NULL, values, all, counts, SHARD_FLOAT64));
     for (int i = 0; i < members; i++)
         ck_assert_msg(memcmp(all + i * count, all, (size_t)count * sizeof *all) == 0, "member %d has other values", i);
+    free(counts);
     free(all);
 }
 

@@ -133,9 +133,9 @@ static void look_at(const job *all, const font_faces *open, candidate *one)
     static const glyph_style plain = {.scale = 1};
     uint8_t pixels[PNG_MAX_SIZE * PNG_MAX_SIZE];
     int size = (int)all->set->size, last_file = -1, seen = 0;
-    uint64_t looks[open->count + 1];
     if (!glyph_draw(open->faces[all->val], one->point, &plain, size, pixels))
         return;
+    uint64_t *looks = must(calloc((size_t)open->count + 1, sizeof *looks));
     looks[seen++] = one->look = hash_picture(pixels, size * size);
     for (int i = 0; i < open->count; i++) {
         if (all->kept_out[i] || !font_covers(&all->fonts.fonts[i], one->point) ||
@@ -153,6 +153,7 @@ static void look_at(const job *all, const font_faces *open, candidate *one)
         one->usable_files += all->fonts.fonts[i].file != last_file;
         last_file = all->fonts.fonts[i].file;
     }
+    free(looks);
 }
 
 static void *look_at_candidates(void *argument)

@@ -166,18 +166,23 @@ static size_t lay_out_lane(lane *l, bool gradient, bool sum)
     return offset;
 }
 
-/* Lanes for the threads of the sweep, in one block of scratch memory. */
-static shard_status lanes_begin(shard_device *device, const sweep *s, int count, lane *lanes, bool gradient, bool sum)
+static size_t lanes_bytes(int count)
 {
-    lanes[0] = (lane){.s = s};
-    lanes[0].bytes = lay_out_lane(&lanes[0], gradient, sum);
-    char *memory = shard_cpu_scratch(device, lanes[0].bytes * (size_t)count);
-    if (!memory)
+    return (size_t)shard_round_up(count * (int64_t)sizeof(lane), UNIT);
+}
+
+/* Lanes for the threads of the sweep, and their arrays behind them, in one block of scratch memory. */
+static shard_status lanes_begin(shard_device *device, const sweep *s, int count, bool gradient, bool sum, lane **made)
+{
+    lane sizes = {.s = s};
+    size_t bytes = lay_out_lane(&sizes, gradient, sum);
+    char *block = shard_cpu_scratch(device, lanes_bytes(count) + bytes * (size_t)count);
+    if (!block)
         return SHARD_ERROR_MEMORY;
-    size_t bytes = lanes[0].bytes;
+    lane *lanes = *made = (lane *)(void *)block;
 #pragma omp parallel for schedule(static) num_threads(count)
     for (int i = 0; i < count; i++) {
-        lanes[i] = (lane){.s = s, .bytes = bytes, .memory = memory + (size_t)i * bytes};
+        lanes[i] = (lane){.s = s, .bytes = bytes, .memory = block + lanes_bytes(count) + (size_t)i * bytes};
         lay_out_lane(&lanes[i], gradient, sum);
         memset(lanes[i].memory, 0, lanes[i].bytes);
         for (int64_t j = 0; j < s->pitch; j++)
@@ -192,8 +197,8 @@ static shard_status lanes_begin(shard_device *device, const sweep *s, int count,
 
 static void lanes_end(shard_device *device, int count, lane *lanes)
 {
-    if (lanes[0].memory)
-        shard_cpu_scratch_release(device, lanes[0].memory, lanes[0].bytes * (size_t)count);
+    if (lanes)
+        shard_cpu_scratch_release(device, lanes, lanes_bytes(count) + lanes[0].bytes * (size_t)count);
 }
 
 /* ---- tiles ---- */
@@ -286,13 +291,14 @@ static void forward_tile(lane *l, int64_t first)
 /* Joins what the lanes have of a row, in their order. */
 static void join_row(const sweep *s, int lanes, const lane *l, int64_t row, double *stats, float *sum)
 {
-    float factor[lanes];
-    s->loss->join(s, lanes, l, row, stats, factor);
+    s->loss->join(s, lanes, l, row, stats);
     for (int64_t k = 0; k < s->h->in && sum; k++)
         sum[k] = 0;
-    for (int i = 0; i < lanes; i++)
+    for (int i = 0; i < lanes; i++) {
+        float factor = l[i].columns.factor[row];
         for (int64_t k = 0; k < s->h->in && sum; k++)
-            sum[k] += factor[i] * l[i].sum[row * s->in_pitch + k];
+            sum[k] += factor * l[i].sum[row * s->in_pitch + k];
+    }
 }
 
 static void join_spread(int lanes, const lane *l)
@@ -309,14 +315,12 @@ static void join_spread(int lanes, const lane *l)
 static shard_status forward(shard_device *device, const shard_head *h, double *stats, void *sum)
 {
     sweep s;
-    int threads = shard_cpu_threads();
-    lane lanes[threads];
-    lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, false);
     int64_t tiles = status == SHARD_OK ? shard_divide_up(h->loss.cols, s.tile) : 0;
-    threads = count_lanes(&s, threads, tiles);
+    int threads = count_lanes(&s, shard_cpu_threads(), tiles);
+    lane *lanes = NULL;
     if (status == SHARD_OK)
-        status = lanes_begin(device, &s, threads, lanes, false, sum != NULL);
+        status = lanes_begin(device, &s, threads, false, sum != NULL, &lanes);
     if (status == SHARD_OK) {
         s.loss->begin(&s, stats); /* the sums are joined in order where all rows have one number */
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -355,11 +359,10 @@ static void gather_labels(const shard_head *h, char *weight, char *bias)
 static shard_status multiply_labels(shard_device *device, const shard_head *h, const shard_head *of_labels, double *logit)
 {
     sweep s;
-    lane lanes[1];
-    lanes[0].memory = NULL;
+    lane *lanes = NULL;
     shard_status status = sweep_begin(&s, device, of_labels, false);
     if (status == SHARD_OK)
-        status = lanes_begin(device, &s, 1, lanes, false, false);
+        status = lanes_begin(device, &s, 1, false, false, &lanes);
     for (int64_t first = 0; first < h->loss.rows && status == SHARD_OK; first += s.tile) {
         tile t = tile_at(lanes, first, true);
         multiply_logits(lanes, &t);
@@ -487,14 +490,12 @@ static shard_status weight_gradient(shard_device *device, const shard_head *h, c
                                     const shard_head_gradient *to)
 {
     sweep s;
-    int threads = shard_cpu_threads();
-    lane lanes[threads];
-    lanes[0].memory = NULL;
     shard_status status = sweep_begin(&s, device, h, true);
     int64_t tiles = status == SHARD_OK ? shard_divide_up(h->loss.cols, s.tile) : 0;
-    threads = count_lanes(&s, threads, tiles);
+    int threads = count_lanes(&s, shard_cpu_threads(), tiles);
+    lane *lanes = NULL;
     if (status == SHARD_OK)
-        status = lanes_begin(device, &s, threads, lanes, true, to->input != NULL);
+        status = lanes_begin(device, &s, threads, true, to->input != NULL, &lanes);
     if (status == SHARD_OK) {
         shard_kept_error cause = {.status = SHARD_OK};
         s.loss->fill(&s, rows);

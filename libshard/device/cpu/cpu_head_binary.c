@@ -85,12 +85,12 @@ static bool forward(lane *l, const tile *t)
     return false;
 }
 
-static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *stats, float *factor)
+static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *stats)
 {
     double sum = 0;
     for (int i = 0; i < lanes; i++) {
         sum += l[i].columns.sum[row];
-        factor[i] = 1;
+        l[i].columns.factor[row] = 1;
     }
     *stats += s->h->row_weight ? s->h->row_weight[row] * sum : sum;
 }

@@ -108,7 +108,7 @@ static bool forward(lane *l, const tile *t)
 }
 
 /* All of it relative to the largest logit. */
-static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *stats, float *factors)
+static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *stats)
 {
     const shard_cross_entropy_shape *shape = &s->h->loss;
     double max = -INFINITY, spread = spread_of(shape);
@@ -122,7 +122,7 @@ static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *
             stats[k] += l[i].stats[row * SHARD_CE_STATS + k];
         if (!shard_label_ignored(shape, s->h->target[row]))
             stats[SHARD_CE_A] += spread * l[i].logits[row];
-        factors[i] = (float)(factor * slope_of_map(s->h));
+        l[i].columns.factor[row] = (float)(factor * slope_of_map(s->h));
     }
     stats[SHARD_CE_MAX] = max;
     bool ignored = shard_label_ignored(shape, s->h->target[row]);

@@ -44,8 +44,8 @@ struct head_loss {
     /* z: logits become the factors of the tile's rows in the sum; the lane's statistics get the tile's. Whether the factors of
      * l->columns apply to the sum so far. */
     bool (*forward)(lane *, const tile *);
-    /* Joins the lanes' statistics of a row, in their order, and sets the factors [lanes] of their sums. */
-    void (*join)(const sweep *, int lanes, const lane *, int64_t row, double *stats, float *factor);
+    /* Joins the lanes' statistics of a row, in their order, and sets its factor in each lane's columns: of the lane's sum. */
+    void (*join)(const sweep *, int lanes, const lane *, int64_t row, double *stats);
     /* Sets s->constants; past the last row of x they give zeros. */
     void (*fill)(const sweep *, const shard_loss_rows *);
     /* z: logits, or nothing if the tile has a place in the stash, become derivatives by the logits before the map. */

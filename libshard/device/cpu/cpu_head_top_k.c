@@ -55,7 +55,7 @@ static bool forward(lane *l, const tile *t)
     return false;
 }
 
-static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *stats, float *factor)
+static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *stats)
 {
     const shard_head *h = s->h;
     float *value = (float *)h->top_value + row * h->k;
@@ -64,7 +64,7 @@ static void join(const sweep *s, int lanes, const lane *l, int64_t row, double *
     memcpy(value, l->top_value + row * h->k, (size_t)h->k * sizeof *value);
     memcpy(index, l->top_index + row * h->k, (size_t)h->k * sizeof *index);
     for (int i = 0; i < lanes; i++) {
-        factor[i] = 1;
+        l[i].columns.factor[row] = 1;
         for (int64_t j = row * h->k; i > 0 && j < (row + 1) * h->k; j++)
             insert(h->k, value, index, l[i].top_value[j], l[i].top_index[j]);
     }
