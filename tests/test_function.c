@@ -3,12 +3,15 @@
 #include "support/job.h"
 
 #include "base/error.h"
+#include "support/comma.h"
 #include "support/options.h"
+#include "support/scratch.h"
 
 #include <shard/distributed.h>
 #include <shard/nn.h>
 #include <shard/optim.h>
 
+#include <locale.h>
 #include <stdlib.h>
 
 /* Rank 1 does `what` otherwise than ranks 0 and 2. */
@@ -222,6 +225,36 @@ END_TEST
 
 /* ---- what need not be identical ---- */
 
+/* Rank 1 has a decimal comma: settings are compared, not their texts in a rank's locale. */
+static void compares_numbers(shard_group *world, void *context)
+{
+    (void)context;
+    bool odd = shard_group_rank(world) == 1;
+    if (odd)
+        take_decimal_comma();
+    SHARD_SCOPE
+    {
+        shard_tensors *list = shard_tensors_create();
+        shard_tensors_add(list, "w", shard_ones(SHARD_SHAPE(3), .requires_grad = true));
+        shard_optimizer *optimizer = sgd_of_list(list, .lr = 0.1, .momentum = 0.9);
+        shard_normalize(shard_as_split(shard_ones(SHARD_SHAPE(2, 1)), 1, world, shard_group_rank(world), 3), 1, 0.25);
+        check_ok(shard_last_status());
+        check_ok(shard_clip_grad_norm(optimizer, 0.5, NULL));
+        check_ok(shard_step(optimizer));
+        zero_with(optimizer, (zero_way){.stage = 1, .bucket_mib = 0.5});
+        check_ok(shard_last_status());
+        shard_optimizer_destroy(optimizer);
+    }
+    ck_assert_str_eq(localeconv()->decimal_point, odd ? "," : ".");
+}
+
+START_TEST(test_locales)
+{
+    if (make_decimal_comma())
+        run_job(3, compares_numbers, NULL);
+}
+END_TEST
+
 /* Sums rows over a pair of ranks, of which the other pair has another number, then something over all. */
 static shard_tensor *uneven_forward(shard_module *module, shard_tensor *x)
 {
@@ -310,13 +343,17 @@ END_TEST
 
 int main(void)
 {
+    scratch_open();
     Suite *suite = suite_create("function");
     TCase *tcase = test_case(suite, "differences");
     tcase_add_loop_test(tcase, test_differences, 0, DIFFERENCES);
     TCase *groups = test_case(suite, "groups");
     tcase_add_test(groups, test_groups_differ);
+    tcase_add_test(groups, test_locales);
     TCase *save = test_case(suite, "save");
     tcase_add_test(save, test_save_on_one);
     tcase_add_test(tcase, test_two_groups);
-    return test_run(suite);
+    int failed = test_run(suite);
+    scratch_close();
+    return failed;
 }

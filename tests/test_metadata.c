@@ -1,15 +1,16 @@
 /* Strings by name beside the tensors, and numbers as strings. */
+#include "support/comma.h"
 #include "support/ranks.h"
 #include "support/scratch.h"
 
+#include "base/memory.h"
+
 #include <shard/checkpoint.h>
 
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 START_TEST(test_strings)
 {
@@ -46,30 +47,28 @@ static void check_numbers(void)
     }
 }
 
-/* A locale of the test's own, as a machine need not have one with such a decimal point. */
-static const char comma[] =
-    "comment_char %\nescape_char /\n"
-    "LC_IDENTIFICATION\ntitle \"decimal comma\"\ncategory \"i18n:2012\";LC_NUMERIC\nEND LC_IDENTIFICATION\n"
-    "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \".\"\ngrouping 3;3\nEND LC_NUMERIC\n";
-
 START_TEST(test_numbers)
 {
     check_numbers();
-    char command[1600];
-    const char *folder = scratch_path("locales"), *source = scratch_path("comma");
-    ck_assert_int_eq(mkdir(folder, 0700), 0);
-    write_file(source, comma, sizeof comma - 1);
-    /* -c: it warns of the categories that are left out, and exits with 1 then. */
-    snprintf(command, sizeof command, "localedef -c -i %s -f ANSI_X3.4-1968 %s/comma >%s.log 2>&1", source, folder, source);
-    if (system("command -v localedef >/dev/null") != 0) {
-        printf("left out: a locale with a decimal comma, as localedef is not installed\n");
+    if (!make_decimal_comma())
         return;
-    }
-    ck_assert_int_ne(system(command), -1);
-    setenv("LOCPATH", folder, 1);
-    ck_assert_ptr_nonnull(setlocale(LC_NUMERIC, "comma"));
-    ck_assert_str_eq(localeconv()->decimal_point, ",");
+    take_decimal_comma();
     check_numbers();
+}
+END_TEST
+
+/* Texts that ranks compare, too; the program keeps its locale. */
+START_TEST(test_plain_text)
+{
+    char number[8];
+    if (!make_decimal_comma())
+        return;
+    take_decimal_comma();
+    char *text = shard_format("lr %.7g", 0.25);
+    ck_assert_str_eq(text, "lr 0.25");
+    free(text);
+    snprintf(number, sizeof number, "%g", 0.25);
+    ck_assert_str_eq(number, "0,25");
 }
 END_TEST
 
@@ -154,6 +153,7 @@ int main(void)
     TCase *tcase = test_case(suite, "metadata");
     tcase_add_test(tcase, test_strings);
     tcase_add_test(tcase, test_numbers);
+    tcase_add_test(tcase, test_plain_text);
     tcase_add_test(tcase, test_integers);
     tcase_add_test(tcase, test_random_state);
     tcase_add_test(tcase, test_errors);

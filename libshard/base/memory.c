@@ -1,10 +1,10 @@
 #include "base/memory.h"
 
 #include "base/error.h"
+#include "base/plain_text.h"
 
 #include <limits.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,12 +45,12 @@ char *shard_format(const char *format, ...)
     va_list arguments, again;
     va_start(arguments, format);
     va_copy(again, arguments);
-    int length = vsnprintf(NULL, 0, format, arguments);
+    int length = shard_plain_vsnprintf(NULL, 0, format, arguments);
     char *text = length < 0 ? NULL : shard_calloc((size_t)length + 1, 1);
     if (length < 0)
         shard_error(SHARD_ERROR_ARGUMENT, "a text of more than %d bytes", INT_MAX);
     if (text)
-        vsnprintf(text, (size_t)length + 1, format, again);
+        shard_plain_vsnprintf(text, (size_t)length + 1, format, again);
     va_end(again);
     va_end(arguments);
     return text;

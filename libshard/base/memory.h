@@ -19,6 +19,7 @@ void *shard_calloc(size_t count, size_t size);
 shard_status shard_grow(void *array, int64_t *capacity, int64_t count, size_t size);
 
 char *shard_strdup(const char *text);
+/* With a decimal point in any locale (plain_text.h). */
 char *shard_format(const char *format, ...) SHARD_PRINTF(1, 2);
 
 /* *product = a * b for sizes that are not negative; false if it overflows. */

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/plain_text.h"
 #include "base/printable.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/json_writer.h"
@@ -225,10 +226,7 @@ shard_status shard_metadata_set_number(shard_metadata *metadata, const char *nam
     char text[40];
     if (!isfinite(value))
         return shard_metadata_set(metadata, name, isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
-    locale_t plain = newlocale(LC_ALL_MASK, "C", NULL), before = uselocale(plain); /* a decimal point in any locale */
-    int length = snprintf(text, sizeof text - 2, "%.17g", value);
-    uselocale(before);
-    freelocale(plain);
+    int length = shard_plain_snprintf(text, sizeof text - 2, "%.17g", value);
     if (text[strspn(text, "-0123456789")] == '\0')
         memcpy(text + length, ".0", 3);
     return shard_metadata_set(metadata, name, text);

@@ -1,6 +1,7 @@
 #include "comm/function.h"
 
 #include "base/hash.h"
+#include "base/plain_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,7 +54,7 @@ void shard_require_identical(const char *format, ...)
         return;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    shard_plain_vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     current.hash = shard_hash_text(current.hash, text);
     size_t used = strlen(current.arguments);
