@@ -598,6 +598,7 @@ START_TEST(refuses_a_failed_option)
         shard_tensor *leaf = shard_zeros(SHARD_SHAPE(2, 3), .requires_grad = true);
         shard_tensor *losses[] = {
             shard_cross_entropy(leaf, labels, .sample = sample),
+            shard_cross_entropy(leaf, labels, .margin = SHARD_MARGIN(.m2 = 0.5)),
             shard_linear_cross_entropy(leaf, shard_zeros(SHARD_SHAPE(4, 3)), NULL, labels, .sample = sample),
             shard_sum(shard_binary_cross_entropy_with_logits(leaf, shard_zeros(SHARD_SHAPE(2, 3)), .weight = sample,
                                                              .reduction = SHARD_REDUCTION_NONE)),
@@ -608,7 +609,11 @@ START_TEST(refuses_a_failed_option)
             ck_assert(shard_has_grad(leaf));
             shard_zero_grad(leaf);
         }
-        SHARD_NO_GRAD ck_assert_ptr_null(shard_cross_entropy(leaf, labels, .sample = sample));
+        SHARD_NO_GRAD
+        {
+            ck_assert_ptr_null(shard_cross_entropy(leaf, labels, .sample = sample));
+            ck_assert_ptr_null(shard_cross_entropy(leaf, labels, .margin = SHARD_MARGIN(.m2 = 0.5)));
+        }
         check_error(SHARD_ERROR_ARGUMENT, "shard_sample_classes: *");
     }
 }

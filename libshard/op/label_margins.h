@@ -15,7 +15,8 @@ typedef struct shard_label_margins {
 /* ARGUMENT in the name of the function if a number or the rule is out of range. */
 bool shard_margin_check(const char *function, const shard_margin_logits_options *options);
 
-/* shard_margin_logits with another ignore_index. */
+/* shard_margin_logits of a loss, with the loss's ignore_index. After an error they are computed all the same: the loss decides
+ * (shard_class_rows_go_on). */
 shard_tensor *shard_margin_logits_of(shard_tensor *cosines, shard_tensor *labels, const shard_margin_logits_options *options,
                                      int64_t ignore_index);
 

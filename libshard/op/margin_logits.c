@@ -90,17 +90,20 @@ static shard_tensor *margin_logits(shard_tensor *cosines, shard_tensor *labels, 
     return y;
 }
 
+static shard_tensor *in_scope(shard_tensor *cosines, shard_tensor *labels, const shard_margin_logits_options *options)
+{
+    shard_scope scope;
+    shard_scope_open(&scope);
+    shard_tensor *y = shard_scope_return(margin_logits(cosines, labels, options), &scope);
+    shard_scope_close(&scope);
+    return y;
+}
+
 shard_tensor *shard_margin_logits_with(shard_tensor *cosines, shard_tensor *labels, const shard_margin_logits_options *given)
 {
     SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, options, given);
     bool failed = (!options.row_m2 || !options.row_m3) && shard_last_status() != SHARD_OK; /* NULL may be a failed maker's */
-    if (!options_ok || failed)
-        return NULL;
-    shard_scope scope;
-    shard_scope_open(&scope);
-    shard_tensor *y = shard_scope_return(margin_logits(cosines, labels, &options), &scope);
-    shard_scope_close(&scope);
-    return y;
+    return options_ok && !failed ? in_scope(cosines, labels, &options) : NULL;
 }
 
 shard_tensor *shard_margin_logits_of(shard_tensor *cosines, shard_tensor *labels, const shard_margin_logits_options *given,
@@ -108,5 +111,5 @@ shard_tensor *shard_margin_logits_of(shard_tensor *cosines, shard_tensor *labels
 {
     SHARD_READ_OPTIONS(shard_margin_logits_options, SHARD_MARGIN_LOGITS_OPTIONS_INIT, options, given);
     options.ignore_index = ignore_index;
-    return options_ok ? shard_margin_logits_with(cosines, labels, &options) : NULL;
+    return options_ok ? in_scope(cosines, labels, &options) : NULL;
 }
