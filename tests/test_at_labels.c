@@ -201,7 +201,7 @@ START_TEST(refuses)
         check_refused(shard_add_at_labels(x, labels, shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_FLOAT64), 1, IGNORED),
                       SHARD_ERROR_SHAPE, "shard_add_at_labels: operand 1 is float64, *");
         check_refused(shard_add_at_labels(shard_zeros(SHARD_SCALAR), labels, NULL, 1, IGNORED), SHARD_ERROR_SHAPE,
-                      "shard_add_at_labels: a scalar *");
+                      "shard_add_at_labels: x has shape *");
         check_refused(shard_one_hot(labels, -1), SHARD_ERROR_ARGUMENT, "shard_one_hot: -1 classes for *");
         check_refused(shard_one_hot(labels, 4, .like = x), SHARD_ERROR_SHAPE, "shard_one_hot: 4 classes*");
         check_refused(shard_one_hot(x, 4), SHARD_ERROR_SHAPE, "shard_one_hot: labels are float32; *");

@@ -59,7 +59,7 @@ START_TEST(begins_at_a_leaf)
         ck_assert_double_eq(shard_item(shard_grad(scalar)), 1.0);
         shard_set_requires_grad(scalar, false);
         ck_assert_int_ne(shard_backward(scalar), SHARD_OK);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *depend*");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_backward*depend*");
     }
     ck_assert_int_eq(in_use(), 0);
 }
@@ -344,7 +344,7 @@ START_TEST(refuses)
             check_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient on cpu for a tensor on *; one device is needed*");
         }
         ck_assert_int_ne(shard_backward_from(ones(), ones()), SHARD_OK);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *depend*");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_backward*depend*");
         ck_assert_int_ne(shard_backward(NULL), SHARD_OK);
         check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *loss*");
         int64_t parameters = shard_get_memory_by_kind(shard_device_of(y), SHARD_MEMORY_PARAMETERS).current;
@@ -354,11 +354,11 @@ START_TEST(refuses)
         shard_set_requires_grad(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT32), true);
         check_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: int32*");
         ck_assert_ptr_null(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64, .requires_grad = true));
-        check_error(SHARD_ERROR_ARGUMENT, "*int64 has no gradient");
+        check_error(SHARD_ERROR_ARGUMENT, "*int64 has no gradient*");
         x->leaf->grad_ready = backward_again;
         x->leaf->grad_ready_context = y;
         shard_backward_from(shard_scale(x, 2), ones());
-        check_error(SHARD_ERROR_ARGUMENT, "shard_backward: *within*");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_backward*within*");
     }
 }
 END_TEST

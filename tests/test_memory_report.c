@@ -271,7 +271,7 @@ static void prints(shard_group *world, void *context)
     shard_release(leaf);
     FILE *full = fopen("/dev/full", "w");
     ck_assert_ptr_nonnull(full);
-    check_fails(shard_memory_report(device, full), SHARD_ERROR_IO, "shard_memory_report: *file *");
+    check_fails(shard_memory_report(device, full), SHARD_ERROR_IO, "shard_memory_report: *file: *");
     fclose(full);
     check_fails(shard_memory_report(NULL, stdout), SHARD_ERROR_ARGUMENT, "shard_memory_report: device *");
     check_fails(shard_memory_report(device, NULL), SHARD_ERROR_ARGUMENT, "shard_memory_report: file *");

@@ -40,7 +40,7 @@ START_TEST(test_extend_by_itself)
     check_names(l, "a b x.a x.b");
     ck_assert_ptr_eq(shard_tensors_find(l, "x.b"), shard_tensors_find(l, "b"));
     shard_tensors_extend(l, "", l);
-    check_error(SHARD_ERROR_ARGUMENT, "*named \"a\"*");
+    check_error(SHARD_ERROR_ARGUMENT, "*tensor \"a\" already*");
     check_names(l, "a b x.a x.b");
     shard_tensors_destroy(l);
 }
@@ -50,7 +50,7 @@ START_TEST(test_extend_or_nothing)
 {
     shard_tensors *l = list("a", "x.c"), *from = list("b", "c", "d");
     shard_tensors_extend(l, "x.", from);
-    check_error(SHARD_ERROR_ARGUMENT, "*named \"x.c\"*");
+    check_error(SHARD_ERROR_ARGUMENT, "*tensor \"x.c\" already*");
     check_names(l, "a x.c");
     ck_assert_ptr_null(shard_tensors_find(l, "x.b"));
     shard_tensors_destroy(from);
@@ -219,7 +219,7 @@ static void keeps_world(shard_group *world, void *context)
     ck_assert_int_eq(shard_group_rank(kept), 0);
     check_ok(shard_agree(kept));
     shard_group_destroy(kept);
-    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: the group is the world");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_group_destroy: the group is the world*");
     SHARD_SCOPE
     {
         shard_tensor *x = shard_ones(SHARD_SHAPE(3));

@@ -252,16 +252,16 @@ START_TEST(test_one_parent)
 {
     shard_module *child = shard_nn_relu(), *parent = shard_nn_sequential(child);
     ck_assert_ptr_null(shard_nn_sequential(child));
-    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"0\", a relu, is a child already, of a sequential:*");
+    check_error(SHARD_ERROR_ARGUMENT, "*: \"0\", a relu, is a child already, of a sequential:*");
     ck_assert_ptr_null(shard_nn_sequential(shard_nn_gelu(), child, shard_nn_gelu()));
-    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"1\", a relu, is a child already*");
+    check_error(SHARD_ERROR_ARGUMENT, "*\"1\", a relu, is a child already*");
     ck_assert_int_eq(shard_module_add_child(parent, "again", child), SHARD_ERROR_ARGUMENT);
     check_error(SHARD_ERROR_ARGUMENT, "*is a child already*");
     ck_assert_int_eq(shard_module_add_child(parent, "itself", parent), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "sequential: \"itself\"*");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_module_add_child: \"itself\", a sequential, *");
     shard_module *above = shard_nn_sequential(parent);
     ck_assert_int_eq(shard_module_add_child(child, "above", above), SHARD_ERROR_ARGUMENT);
-    check_error(SHARD_ERROR_ARGUMENT, "relu: \"above\"*");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_module_add_child: \"above\", a sequential, *");
     ck_assert_int_eq(shard_module_child_count(parent), 1);
     shard_module_destroy(child); /* its parent does */
     check_error(SHARD_ERROR_ARGUMENT, "shard_module_destroy: *child*");
@@ -327,7 +327,7 @@ START_TEST(test_dotted_names)
             check_error(SHARD_ERROR_ARGUMENT, "shard_module_tensor: * has no *");
         }
         ck_assert_int_eq(shard_module_set_parameter(model, "0.1.weight", weight), SHARD_ERROR_ARGUMENT);
-        check_error(SHARD_ERROR_ARGUMENT, "shard_module_set_parameter: relu 0.1 has no parameter \"weight\"");
+        check_error(SHARD_ERROR_ARGUMENT, "*relu 0.1 has no parameter*");
         check_ok(shard_module_set_child(model, "0.1", shard_nn_gelu()));
         ck_assert_str_eq(shard_module_get_type(shard_module_child(inner, "1"))->name, "gelu");
         ck_assert_int_eq(shard_module_set_child(model, "0.0", model), SHARD_ERROR_ARGUMENT);
@@ -404,9 +404,9 @@ START_TEST(test_shared_weight)
         ck_assert_int_eq(shard_module_set_parameter(head, "bias", weight), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "*linear has no parameter *bias*");
         ck_assert_int_eq(shard_module_set_parameter(head, "weight", shard_zeros(SHARD_SHAPE(3, 4))), SHARD_ERROR_SHAPE);
-        check_error(SHARD_ERROR_SHAPE, "linear: \"weight\" is float32 [[]4, 3] (*), not float32 [[]3, 4] (*)");
+        check_error(SHARD_ERROR_SHAPE, "*\"weight\" of a linear is float32 [[]4, 3] (*), not float32 [[]3, 4] (*)");
         ck_assert_int_eq(shard_module_set_parameter(head, "weight", shard_scale(weight, 2)), SHARD_ERROR_ARGUMENT);
-        check_error(SHARD_ERROR_ARGUMENT, "linear: \"weight\" is the result of an operation*");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_module_set_parameter: \"weight\" of a linear is the result of an operation*");
         ck_assert_int_eq(shard_module_set_parameter(head, NULL, weight), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "*name is NULL*");
         (void)own;

@@ -102,7 +102,7 @@ START_TEST(refuses)
         shard_tensor *x = shard_zeros(SHARD_SHAPE(2, 3));
         check_refused(shard_normalize(x, 2, 1e-12), SHARD_ERROR_ARGUMENT, "shard_normalize: dimension 2 of*");
         check_refused(shard_normalize(x, 1, -1), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is -1*");
-        check_refused(shard_normalize(x, 1, NAN), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is *nan");
+        check_refused(shard_normalize(x, 1, NAN), SHARD_ERROR_ARGUMENT, "shard_normalize: eps is *nan*");
         check_refused(shard_normalize(shard_zeros(SHARD_SHAPE(2), .dtype = SHARD_INT64), 0, 0), SHARD_ERROR_SHAPE,
                       "shard_normalize: *int64*");
         check_refused(shard_normalize(NULL, 0, 1e-12), SHARD_ERROR_ARGUMENT, "shard_normalize: an operand *");

@@ -422,7 +422,7 @@ START_TEST(test_sizes_that_overflow)
     int64_t half = (int64_t)1 << 60, data_bytes;
     shard_entry entries[] = {{.name = "a", .shape = SHARD_SHAPE(half)}, {.name = "b", .shape = SHARD_SHAPE(half)}};
     ck_assert_int_eq(shard_safetensors_lay_out(entries, 2, &data_bytes), SHARD_ERROR_MEMORY);
-    check_error(SHARD_ERROR_MEMORY, "*overflow*");
+    check_error(SHARD_ERROR_MEMORY, "*2 tensors take more than *");
 }
 END_TEST
 
@@ -451,7 +451,7 @@ START_TEST(test_inspects_what_can_be_loaded)
     shard_tensors_destroy(found);
     shard_metadata_destroy(metadata);
     ck_assert_ptr_null(shard_inspect_loadable(NULL, &metadata));
-    check_error(SHARD_ERROR_ARGUMENT, "shard_inspect_loadable: path is NULL");
+    check_error(SHARD_ERROR_ARGUMENT, "shard_inspect_loadable: path *");
 }
 END_TEST
 

@@ -557,26 +557,16 @@ static shard_tensor *as_result(shard_tensor *tensor)
     return node ? result : (shard_release(result), NULL);
 }
 
-shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
+static shard_status backward_from(const char *function, shard_tensor *tensor, shard_tensor *gradient)
 {
-    SHARD_FUNCTION("shard_backward_from");
-    if (!tensor || !gradient)
-        return shard_null_argument("shard_backward_from", tensor ? "gradient" : "tensor");
-    if (!shard_shape_equal(&tensor->shape, &gradient->shape))
-        return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of shape %s for a tensor of shape %s",
-                           shard_shape_text(&gradient->shape), shard_shape_text(&tensor->shape));
-    if (tensor->dtype != gradient->dtype)
-        return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of %s for a tensor of %s; cast it (shard_cast)",
-                           shard_dtype_name(gradient->dtype), shard_dtype_name(tensor->dtype));
-    if (shard_device_of(tensor) != shard_device_of(gradient))
-        return shard_error(SHARD_ERROR_SHAPE,
-                           "shard_backward_from: a gradient on %s for a tensor on %s; one device is needed (shard_to_device)",
-                           shard_device_of(gradient)->name, shard_device_of(tensor)->name);
     if (!tensor->requires_grad)
         return shard_error(SHARD_ERROR_ARGUMENT,
-                           "shard_backward: the tensor does not depend on anything that requires a gradient");
+                           "%s: the tensor of shape %s does not depend on anything that requires a gradient "
+                           "(shard_set_requires_grad), or was computed with gradients off (shard_set_grad_enabled)",
+                           function, shard_shape_text(&tensor->shape));
     if (current_walk)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_backward: called from within a backward");
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: called from within a backward: call it after that one has returned",
+                           function);
     shard_tensor *result = as_result(tensor);
     if (!result)
         return shard_last_status();
@@ -593,6 +583,25 @@ shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
     return status;
 }
 
+shard_status shard_backward_from(shard_tensor *tensor, shard_tensor *gradient)
+{
+    SHARD_FUNCTION("shard_backward_from");
+    if (!tensor || !gradient)
+        return shard_null_argument("shard_backward_from", tensor ? "gradient" : "tensor");
+    if (!shard_shape_equal(&tensor->shape, &gradient->shape))
+        return shard_error(SHARD_ERROR_SHAPE,
+                           "shard_backward_from: a gradient of shape %s for a tensor of shape %s; one is needed",
+                           shard_shape_text(&gradient->shape), shard_shape_text(&tensor->shape));
+    if (tensor->dtype != gradient->dtype)
+        return shard_error(SHARD_ERROR_SHAPE, "shard_backward_from: a gradient of %s for a tensor of %s; cast it (shard_cast)",
+                           shard_dtype_name(gradient->dtype), shard_dtype_name(tensor->dtype));
+    if (shard_device_of(tensor) != shard_device_of(gradient))
+        return shard_error(SHARD_ERROR_SHAPE,
+                           "shard_backward_from: a gradient on %s for a tensor on %s; one device is needed (shard_to_device)",
+                           shard_device_of(gradient)->name, shard_device_of(tensor)->name);
+    return backward_from("shard_backward_from", tensor, gradient);
+}
+
 shard_status shard_backward(shard_tensor *loss)
 {
     SHARD_FUNCTION("shard_backward");
@@ -602,7 +611,7 @@ shard_status shard_backward(shard_tensor *loss)
     if (shard_shape_product(&whole, 0, whole.ndim) != 1)
         return shard_error(SHARD_ERROR_SHAPE, "shard_backward: the loss has shape %s, not one element", shard_shape_text(&whole));
     shard_tensor *one = shard_full(loss->shape, 1.0, .dtype = loss->dtype, .device = shard_device_of(loss));
-    shard_status status = one ? shard_backward_from(loss, one) : shard_last_status();
+    shard_status status = one ? backward_from("shard_backward", loss, one) : shard_last_status();
     shard_release(one);
     return status;
 }

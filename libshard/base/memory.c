@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ADVICE " on the host: take a smaller batch or more ranks, or end other programs"
+
 static const shard_memory_calls system_calls = {calloc, realloc};
 const shard_memory_calls *shard_memory_calls_used = &system_calls;
 
@@ -15,7 +17,7 @@ void *shard_calloc(size_t count, size_t size)
 {
     void *memory = shard_memory_calls_used->calloc(count ? count : 1, size ? size : 1);
     if (!memory)
-        return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for %zu x %zu bytes", count, size);
+        return shard_fail_null(SHARD_ERROR_MEMORY, "no memory for %zu x %zu bytes" ADVICE, count, size);
     return memory;
 }
 
@@ -29,7 +31,7 @@ shard_status shard_grow(void *array, int64_t *capacity, int64_t count, size_t si
     void **slot = array;
     void *memory = (size_t)grown > SIZE_MAX / size ? NULL : shard_memory_calls_used->realloc(*slot, (size_t)grown * size);
     if (!memory)
-        return shard_error(SHARD_ERROR_MEMORY, "no memory for %lld x %zu bytes", (long long)grown, size);
+        return shard_error(SHARD_ERROR_MEMORY, "no memory for %lld x %zu bytes" ADVICE, (long long)grown, size);
     *slot = memory;
     *capacity = grown;
     return SHARD_OK;

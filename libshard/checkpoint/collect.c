@@ -121,7 +121,9 @@ shard_tensors *shard_collect_state_dict(const shard_tensors *tensors, int root)
     char argument[32];
     snprintf(argument, sizeof argument, "root %d", root);
     if (root < -1 || root >= shard_group_size(world))
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_collect_state_dict: root %d of %d ranks", root, shard_group_size(world));
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_collect_state_dict: root %d of %d ranks: ranks count from 0, and -1 is all of them", root,
+                    shard_group_size(world));
     bool wanted = root == -1 || root == shard_group_rank(world);
     if (shard_tensors_check_identical("shard_collect_state_dict", kept, argument) == SHARD_OK)
         for (int64_t i = 0; i < shard_tensors_count(kept); i++)

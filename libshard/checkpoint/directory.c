@@ -340,7 +340,8 @@ shard_status shard_latest_checkpoint(const char *directory, int64_t before, int6
         return SHARD_OK;
     int length = snprintf(path, bytes, "%s/" FOLDER "%06" PRId64 "/" NAME, directory, newest);
     if (length < 0 || (size_t)length >= bytes)
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_latest_checkpoint: a path of %d bytes does not fit into %zu", length + 1, bytes);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_latest_checkpoint: a path of %d bytes does not fit into %zu: give a larger array", length + 1, bytes);
     shard_status status = shard_agree(shard_world());
     if (status == SHARD_OK)
         *step = newest;

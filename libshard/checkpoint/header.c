@@ -51,7 +51,7 @@ shard_status shard_header_size(const shard_entry *entries, int64_t count, const 
     char *header = shard_checksums_format(entries, count, metadata, data_start);
     free(header);
     if (header && __builtin_add_overflow(*data_start, data_bytes, file_bytes))
-        return shard_error(SHARD_ERROR_MEMORY, "the tensors' sizes overflow");
+        return shard_safetensors_refuse_size(count);
     return header ? SHARD_OK : shard_last_status();
 }
 

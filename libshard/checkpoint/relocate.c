@@ -234,7 +234,8 @@ shard_tensors *shard_relocate_state_dict_with(const shard_tensors *like, const s
     SHARD_READ_OPTIONS(shard_relocate_options, SHARD_RELOCATE_OPTIONS_INIT, options, given);
     int size = shard_group_size(shard_world()), root = options.root;
     if (root < -1 || root >= size)
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_relocate_state_dict: root %d of %d ranks", root, size);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_relocate_state_dict: root %d of %d ranks: ranks count from 0, and -1 is all of them", root, size);
     else if (!like)
         shard_null_argument("shard_relocate_state_dict", "like");
     shard_tensors *kept = shard_tensors_kept(like, true), *list = shard_tensors_create();

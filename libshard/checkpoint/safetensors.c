@@ -3,6 +3,7 @@
 #include "base/printable.h"
 #include "checkpoint/json_reader.h"
 #include "checkpoint/json_writer.h"
+#include "comm/function.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -497,7 +498,15 @@ shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int6
         entry->end = *data_bytes;
     }
     free(order);
-    return fits ? SHARD_OK : shard_error(SHARD_ERROR_MEMORY, "the tensors' sizes overflow");
+    return fits ? SHARD_OK : shard_safetensors_refuse_size(count);
+}
+
+shard_status shard_safetensors_refuse_size(int64_t count)
+{
+    const char *function = shard_current_function()->name;
+    return shard_error(SHARD_ERROR_MEMORY,
+                       "%s: %" PRId64 " tensors take more than %" PRId64 " bytes, the most of a file: save them in several files",
+                       function ? function : "safetensors", count, INT64_MAX);
 }
 
 shard_status shard_safetensors_refuse_name(const char *name)
@@ -544,8 +553,10 @@ static shard_status finish(json_writer *writer)
 {
     int64_t length = writer->bytes - 8, unit = SHARD_SAFETENSORS_UNIT, whole = (writer->bytes + unit - 1) / unit * unit;
     if (length > SHARD_SAFETENSORS_HEADER_MOST - unit)
-        return shard_error(SHARD_ERROR_ARGUMENT, "a checkpoint's header of %" PRId64 " bytes; the most is %" PRId64, length,
-                           SHARD_SAFETENSORS_HEADER_MOST);
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "a checkpoint's header of %" PRId64 " bytes; the most is %" PRId64
+                           ": save fewer tensors, or less metadata",
+                           length, SHARD_SAFETENSORS_HEADER_MOST);
     SHARD_TRY(shard_grow(&writer->text, &writer->capacity, whole, 1));
     memset(writer->text + writer->bytes, ' ', (size_t)(whole - writer->bytes));
     writer->bytes = whole;

@@ -66,6 +66,9 @@ shard_status shard_safetensors_lay_out(shard_entry *entries, int64_t count, int6
 #define SHARD_SAFETENSORS_UNIT 4096
 char *shard_safetensors_format(const shard_entry *entries, int64_t count, const shard_metadata *metadata, int64_t *bytes);
 
+/* MEMORY: that so many tensors are too large for a file. */
+shard_status shard_safetensors_refuse_size(int64_t count);
+
 /* ARGUMENT: that no tensor can be saved by this name. */
 shard_status shard_safetensors_refuse_name(const char *name);
 

@@ -55,11 +55,13 @@ static void check(const shard_group *group, const shard_collective *call)
     if (call->dtype < 0 || call->dtype >= SHARD_DTYPES)
         shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no dtype %d", name, (int)call->dtype);
     else if (!shard_multiply(call->count, (int64_t)shard_dtype_size(call->dtype), &bytes))
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " elements of %s", name, call->count, shard_dtype_name(call->dtype));
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " elements of %s: at least 0, of fewer than 2^63 bytes, are needed",
+                    name, call->count, shard_dtype_name(call->dtype));
     if (shard_collective_reduces(call) && (call->op < SHARD_SUM || call->op > SHARD_MIN))
         shard_error(SHARD_ERROR_ARGUMENT, "%s: there is no reduce operation %d", name, (int)call->op);
     if (call->root < 0 || call->root >= shard_group_size(group))
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: root %d of a group of %d", name, call->root, shard_group_size(group));
+        shard_error(SHARD_ERROR_ARGUMENT, "%s: root %d of a group of %d: ranks count from 0", name, call->root,
+                    shard_group_size(group));
     const void *own = call->kind == SHARD_COLLECTIVE_ALL_GATHER ? call->send : call->receive;
     const void *whole = call->kind == SHARD_COLLECTIVE_ALL_GATHER ? call->receive : call->send;
     bool needs_own = !has_blocks(call) || own_count(group, call) > 0;

@@ -107,7 +107,10 @@ bool shard_group_same(const shard_group *a, const shard_group *b)
 shard_range shard_split_range(int64_t size, int ranks, int rank)
 {
     if (size < 0 || rank < 0 || rank >= ranks) {
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_split_range: %" PRId64 " elements, rank %d of %d", size, rank, ranks);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_split_range: %" PRId64
+                    " elements, rank %d of %d: at least 0 elements are needed, and ranks count from 0",
+                    size, rank, ranks);
         return (shard_range){0, 0};
     }
     int64_t part = size / ranks, larger = size % ranks;
@@ -225,10 +228,11 @@ static void mark_ranks(const shard_group *parent, const int *ranks, int count, b
     if (!ranks)
         shard_null_argument("shard_group_create", "ranks");
     else if (count < 1)
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: a list of %d ranks", count);
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: a list of %d ranks; at least one is needed", count);
     for (int i = 0; marked && i < count && shard_last_status() == SHARD_OK; i++)
         if (ranks[i] < 0 || ranks[i] >= parent->size)
-            shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: rank %d in a list for a parent of %d ranks", ranks[i],
+            shard_error(SHARD_ERROR_ARGUMENT,
+                        "shard_group_create: rank %d in a list for a parent of %d ranks, which count from 0", ranks[i],
                         parent->size);
         else if (marked[ranks[i]])
             shard_error(SHARD_ERROR_ARGUMENT, "shard_group_create: rank %d is twice in the list", ranks[i]);
@@ -271,7 +275,8 @@ static bool is_caller_s(const char *function, const shard_group *group)
 {
     if (!group->is_world && !group->is_owned)
         return true;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: the group is %s", function, group->is_world ? "the world" : "a mesh's");
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: the group is %s; one of shard_group_create or shard_group_split is needed", function,
+                group->is_world ? "the world" : "a mesh's");
     return false;
 }
 

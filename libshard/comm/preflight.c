@@ -257,8 +257,10 @@ static void report_fault(const shard_collective *call)
 
 shard_status shard_refuse_outsider(const shard_group *group)
 {
+    const char *function = shard_current_function()->name;
     if (shard_process.ended)
-        return shard_error(SHARD_ERROR_ARGUMENT, "a collective after shard_finalize: the job's groups can only be destroyed");
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: called after shard_finalize: the job's groups can only be destroyed",
+                           function ? function : "a collective");
     if (!shard_process.forked)
         return SHARD_OK;
     return shard_error(SHARD_ERROR_UNAVAILABLE, "this process was forked by rank %d after shard_init: it can enter no collective",

@@ -103,8 +103,9 @@ shard_range shard_group_sampler_local_range(const shard_group_sampler *sampler, 
         return (shard_range){0, 0};
     }
     if (step < 0 || step >= shard_group_sampler_steps(sampler)) {
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_group_sampler_local_range: step %" PRId64 " of %" PRId64, step,
-                    shard_group_sampler_steps(sampler));
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_group_sampler_local_range: step %" PRId64 " of an epoch of %" PRId64 " steps, which count from 0",
+                    step, shard_group_sampler_steps(sampler));
         return (shard_range){0, 0};
     }
     shard_range part = shard_split_range(samples_of_step(sampler, step), sampler->ranks, sampler->rank);

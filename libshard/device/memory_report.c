@@ -4,6 +4,9 @@
 #include "base/error.h"
 #include "base/log.h"
 
+#include <errno.h>
+#include <string.h>
+
 static const char *const names[SHARD_MEMORY_KINDS] = {
     [SHARD_MEMORY_PARAMETERS] = "parameters",
     [SHARD_MEMORY_GRADIENTS] = "gradients",
@@ -42,6 +45,7 @@ shard_status shard_memory_report(const shard_device *device, FILE *file)
     if (!device || !file)
         return shard_null_argument("shard_memory_report", device ? "file" : "device");
     shard_memory_stats all = shard_get_memory_stats(device);
+    errno = 0;
     if (shard_log_rank() >= 0)
         fprintf(file, "rank %d: ", shard_log_rank());
     fprintf(file, "memory of %s, MiB\n  %-16s%12s%12s\n", device->name, "", "now", "peak");
@@ -53,5 +57,6 @@ shard_status shard_memory_report(const shard_device *device, FILE *file)
     fprintf(file, "  %-16s%12.1f\n", "held by the pool", (double)all.reserved / 1048576.0);
     if (fflush(file) == 0 && !ferror(file))
         return SHARD_OK;
-    return shard_error(SHARD_ERROR_IO, "shard_memory_report: the file takes no more");
+    return shard_error(SHARD_ERROR_IO, "shard_memory_report: cannot write to the file: %s",
+                       errno ? strerror(errno) : "an earlier write has failed");
 }

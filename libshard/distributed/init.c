@@ -112,7 +112,9 @@ static shard_status join_with(const shard_init_options *given)
     if (!options_ok)
         return shard_last_status();
     if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_init_with: rank %d of %d ranks", options.rank, options.ranks);
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "shard_init_with: rank %d of %d ranks (.rank, .ranks): at least one is needed, and ranks count from 0",
+                           options.rank, options.ranks);
     if (options.ranks > 1 && !options.exchange)
         return shard_null_argument("shard_init_with", "exchange");
     SHARD_TRY(begin("shard_init_with"));

@@ -122,30 +122,35 @@ const shard_module_type *shard_module_get_type(const shard_module *module)
 
 /* ---- properties ---- */
 
-static shard_status check_name(const shard_module *module, const char *name)
+static shard_status check_name(const char *function, const shard_module *module, const char *name)
 {
+    const char *type = shard_module_type_name(module), *taken = NULL;
     if (!*name || strchr(name, '.'))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name: it is empty or has a dot",
-                           shard_module_type_name(module), name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is not a valid name in a %s: it is empty or has a dot", function,
+                           name, type);
     for (int64_t i = 0; i < module->child_count; i++)
-        if (strcmp(module->children[i].name, name) == 0)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a child \"%s\" already", shard_module_type_name(module), name);
+        taken = strcmp(module->children[i].name, name) == 0 ? "child" : taken;
     for (int64_t i = 0; i < module->value_count; i++)
-        if (strcmp(module->values[i].name, name) == 0)
-            return shard_error(SHARD_ERROR_ARGUMENT, "%s: there is a tensor \"%s\" already", shard_module_type_name(module),
-                               name);
-    return SHARD_OK;
+        taken = strcmp(module->values[i].name, name) == 0 ? "tensor" : taken;
+    if (!taken)
+        return SHARD_OK;
+    return shard_error(SHARD_ERROR_ARGUMENT, "%s: the %s has a %s \"%s\" already: take another name", function, type, taken,
+                       name);
 }
 
 /* Whether the tensor can be a parameter or buffer of that name. */
-static shard_status check_value(const shard_module *module, const char *name, const shard_tensor *tensor, bool is_parameter)
+static shard_status check_value(const char *function, const shard_module *module, const char *name, const shard_tensor *tensor,
+                                bool is_parameter)
 {
+    const char *type = shard_module_type_name(module);
     if (tensor->history)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" is the result of an operation, not a leaf",
-                           shard_module_type_name(module), name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" of a %s is the result of an operation, not a leaf: shard_detach it",
+                           function, name, type);
     if (is_parameter && !shard_dtype_is_float(tensor->dtype))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: parameter \"%s\" is %s, which has no gradient",
-                           shard_module_type_name(module), name, shard_dtype_name(tensor->dtype));
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: parameter \"%s\" of a %s is %s, which has no gradient; a floating dtype is needed, or "
+                           "shard_module_add_buffer",
+                           function, name, type, shard_dtype_name(tensor->dtype));
     return SHARD_OK;
 }
 
@@ -161,12 +166,11 @@ static shard_status take_value(shard_tensor *tensor, bool is_parameter)
 
 static shard_status add_value(shard_module *module, const char *name, shard_tensor *tensor, bool is_parameter)
 {
+    const char *function = is_parameter ? "shard_module_add_parameter" : "shard_module_add_buffer";
     if (!module || !name || !tensor)
-        return shard_null_argument(is_parameter ? "shard_module_add_parameter" : "shard_module_add_buffer", !module ? "module"
-                                                                                                            : !name ? "name"
-                                                                                                                    : "tensor");
-    SHARD_TRY(check_name(module, name));
-    SHARD_TRY(check_value(module, name, tensor, is_parameter));
+        return shard_null_argument(function, !module ? "module" : !name ? "name" : "tensor");
+    SHARD_TRY(check_name(function, module, name));
+    SHARD_TRY(check_value(function, module, name, tensor, is_parameter));
     SHARD_TRY(shard_grow(&module->values, &module->value_capacity, module->value_count + 1, sizeof *module->values));
     char *copy = shard_strdup(name);
     if (!copy || take_value(tensor, is_parameter) != SHARD_OK) {
@@ -222,32 +226,34 @@ static shard_status no_such(const char *function, const shard_module *module, co
 
 shard_status shard_module_set_parameter(shard_module *module, const char *name, shard_tensor *tensor)
 {
+    static const char function[] = "shard_module_set_parameter";
     if (!module || !name || !tensor)
-        return shard_null_argument("shard_module_set_parameter", !module ? "module" : !name ? "name" : "tensor");
+        return shard_null_argument(function, !module ? "module" : !name ? "name" : "tensor");
     const char *last = name;
     const shard_module *owner = find_owner(module, &last);
     for (int64_t i = 0; i < owner->value_count; i++) {
         named_value *value = &owner->values[i];
         if (!value->is_parameter || strcmp(value->name, last) != 0)
             continue;
-        SHARD_TRY(check_value(module, name, tensor, true));
+        SHARD_TRY(check_value(function, module, name, tensor, true));
         const shard_tensor *old = value->tensor;
         if (!shard_shape_equal(&old->shape, &tensor->shape) || !shard_placement_equal(&old->placement, &tensor->placement) ||
             old->dtype != tensor->dtype)
-            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" is %s %s (%s), not %s %s (%s)", shard_module_type_name(module),
-                               name, shard_dtype_name(old->dtype), shard_shape_text(&old->shape),
+            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" of a %s is %s %s (%s), not %s %s (%s)", function, name,
+                               shard_module_type_name(module), shard_dtype_name(old->dtype), shard_shape_text(&old->shape),
                                shard_placement_text(&old->placement), shard_dtype_name(tensor->dtype),
                                shard_shape_text(&tensor->shape), shard_placement_text(&tensor->placement));
         if (shard_device_of(old) != shard_device_of(tensor))
-            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" is on %s, not on %s", shard_module_type_name(module), name,
-                               shard_device_of(old)->name, shard_device_of(tensor)->name);
+            return shard_error(SHARD_ERROR_SHAPE, "%s: \"%s\" of a %s is on %s, not on %s: take shard_to_device of the tensor",
+                               function, name, shard_module_type_name(module), shard_device_of(old)->name,
+                               shard_device_of(tensor)->name);
         SHARD_TRY(take_value(tensor, true));
         shard_tensor_ref(tensor);
         shard_tensor_unref(value->tensor);
         value->tensor = tensor;
         return SHARD_OK;
     }
-    return no_such("shard_module_set_parameter", module, "parameter", name);
+    return no_such(function, module, "parameter", name);
 }
 
 /* Whether a module is the other one or has it below. */
@@ -259,25 +265,25 @@ static bool is_above(const shard_module *module, const shard_module *other)
 }
 
 /* Whether the child can be added to the module: it has no parent, and the module is not below it. */
-static shard_status check_child(const shard_module *module, const char *name, const shard_module *child)
+static shard_status check_child(const char *function, const shard_module *module, const char *name, const shard_module *child)
 {
     if (is_above(child, module))
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\" would be a child of itself", shard_module_type_name(module), name);
+        return shard_error(SHARD_ERROR_ARGUMENT, "%s: \"%s\", a %s, would be a child of itself: make another one", function, name,
+                           shard_module_type_name(child));
     if (child->parent)
         return shard_error(SHARD_ERROR_ARGUMENT,
                            "%s: \"%s\", a %s, is a child already, of a %s: a module has one parent. To share weights, add the "
                            "same tensor to two modules (shard_module_add_parameter, shard_module_set_parameter)",
-                           shard_module_type_name(module), name, shard_module_type_name(child),
-                           shard_module_type_name(child->parent));
+                           function, name, shard_module_type_name(child), shard_module_type_name(child->parent));
     return SHARD_OK;
 }
 
-shard_status shard_module_append(shard_module *module, const char *name, shard_module *child)
+shard_status shard_module_append(const char *function, shard_module *module, const char *name, shard_module *child)
 {
     if (!module || !name || !child)
-        return shard_null_argument("shard_module_add_child", !module ? "module" : !name ? "name" : "child");
-    SHARD_TRY(check_child(module, name, child));
-    SHARD_TRY(check_name(module, name));
+        return shard_null_argument(function, !module ? "module" : !name ? "name" : "child");
+    SHARD_TRY(check_child(function, module, name, child));
+    SHARD_TRY(check_name(function, module, name));
     SHARD_TRY(shard_grow(&module->children, &module->child_capacity, module->child_count + 1, sizeof *module->children));
     char *copy = shard_strdup(name);
     if (!copy)
@@ -289,7 +295,7 @@ shard_status shard_module_append(shard_module *module, const char *name, shard_m
 
 shard_status shard_module_add_child(shard_module *module, const char *name, shard_module *child)
 {
-    shard_status status = shard_module_append(module, name, child);
+    shard_status status = shard_module_append("shard_module_add_child", module, name, child);
     if (status != SHARD_OK && !is_above(child, module))
         shard_module_abandon(child);
     return status;
@@ -307,7 +313,7 @@ shard_status shard_module_set_child(shard_module *module, const char *name, shar
     shard_module *old = NULL;
     if (!module || !name || !child)
         shard_null_argument("shard_module_set_child", !module ? "module" : !name ? "name" : "child");
-    else if (check_child(module, name, child) != SHARD_OK)
+    else if (check_child("shard_module_set_child", module, name, child) != SHARD_OK)
         return shard_last_status(); /* the child stays with its owner */
     else if (!(old = child_below(module, name)))
         no_such("shard_module_set_child", module, "child", name);

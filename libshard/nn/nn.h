@@ -66,7 +66,7 @@ shard_module *shard_module_make(const shard_module_type *type, const void *data,
 bool shard_module_has_parent(const shard_module *module);
 
 /* shard_module_add_child; after an error the child is still the caller's. */
-shard_status shard_module_append(shard_module *module, const char *name, shard_module *child);
+shard_status shard_module_append(const char *function, shard_module *module, const char *name, shard_module *child);
 
 /* Destroys a module that could not be added to a parent, unless it has one already. NULL is fine. */
 void shard_module_abandon(shard_module *module);

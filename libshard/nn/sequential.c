@@ -29,18 +29,19 @@ static void abandon_from(shard_module **modules, int i, int count)
 
 shard_module *shard_nn_sequential_of(int count, shard_module **modules)
 {
+    static const char function[] = "shard_nn_sequential_of";
     if (count > 0 && !modules) {
-        shard_null_argument("shard_nn_sequential_of", "modules");
+        shard_null_argument(function, "modules");
         return NULL;
     }
     if (count < 0)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_nn_sequential_of: %d modules", count);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %d modules; at least 0 are needed", function, count);
     shard_module *module = shard_module_create(&sequential_type, NULL);
     shard_status status = module ? SHARD_OK : shard_last_status();
     for (int i = 0; i < count && status == SHARD_OK; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        status = shard_module_append(module, name, modules[i]);
+        status = shard_module_append(function, module, name, modules[i]);
     }
     if (status != SHARD_OK)
         abandon_from(modules, 0, count);

@@ -47,8 +47,10 @@ static bool check_rows(const char *function, const shard_tensor *x, const shard_
     shard_shape shape = x->shape;
     shape.ndim--;
     if (!shard_shape_equal(&row->shape, &shape) || shard_device_of(row) != shard_device_of(x)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: %s of shape %s on %s for x of shape %s on %s", function, name,
-                    shard_shape_text(&row->shape), shard_device_of(row)->name, shard_shape_text(&x->shape),
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: %s of shape %s on %s for x of shape %s on %s; x's device, and its shape without the last dimension, are "
+                    "needed",
+                    function, name, shard_shape_text(&row->shape), shard_device_of(row)->name, shard_shape_text(&x->shape),
                     shard_device_of(x)->name);
         return false;
     }
@@ -63,7 +65,7 @@ static bool read_columns(const char *function, shard_tensor *x, shard_tensor *la
     if (!shard_check_operands(function, SHARD_INPUTS(x)) || !check_labels(function, labels))
         return false;
     if (x->shape.ndim == 0) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a scalar has no classes", function);
+        shard_error(SHARD_ERROR_SHAPE, "%s: x has shape []; [..., classes] is needed", function);
         return false;
     }
     if (x->placement.kind == SHARD_PARTIAL)
@@ -201,8 +203,11 @@ static shard_tensor *make_one_hot(shard_tensor *labels, int64_t classes, const s
     shard_shape shape = labels->shape;
     if (!like) {
         if (classes < 0 || shape.ndim == SHARD_MAX_DIMS || labels->placement.kind == SHARD_PARTIAL)
-            return shard_fail_null(SHARD_ERROR_ARGUMENT, "%s: %" PRId64 " classes for labels of shape %s", function, classes,
-                                   shard_shape_text(&labels->shape));
+            return shard_fail_null(
+                SHARD_ERROR_ARGUMENT,
+                "%s: %" PRId64 " classes for labels of shape %s that are %s; a number of at least 0 and labels "
+                "of fewer than %d dimensions that are not partial are needed",
+                function, classes, shard_shape_text(&labels->shape), shard_placement_text(&labels->placement), SHARD_MAX_DIMS);
         shape.dim[shape.ndim++] = classes;
         shard_dtype dtype = shard_dtype_is_float(options->dtype) ? options->dtype : SHARD_FLOAT32;
         shard_tensor *y = shard_tensor_make(shape, dtype, shard_device_of(labels));
@@ -215,7 +220,10 @@ static shard_tensor *make_one_hot(shard_tensor *labels, int64_t classes, const s
         return NULL;
     int64_t whole = shard_tensor_whole_shape(like).dim[like->shape.ndim - 1];
     if (classes != whole)
-        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: %" PRId64 " classes, like a tensor of %" PRId64, function, classes, whole);
+        return shard_fail_null(SHARD_ERROR_SHAPE,
+                               "%s: %" PRId64 " classes, and .like has %" PRId64
+                               " along its last dimension; one number is needed",
+                               function, classes, whole);
     return shard_tensor_like(like);
 }
 

@@ -179,7 +179,7 @@ static bool check_residual(const char *function, const shard_tensor *x, shard_te
     if (!shard_check_operands(function, 2, (shard_tensor *[]){(shard_tensor *)x, residual}))
         return false;
     if (!shard_shape_equal(&x->shape, &residual->shape) || !shard_placement_equal(&x->placement, &residual->placement)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a residual of shape %s, %s, for x of shape %s, %s", function,
+        shard_error(SHARD_ERROR_SHAPE, "%s: a residual of shape %s, %s, for x of shape %s, %s; both must be the same", function,
                     shard_shape_text(&residual->shape), shard_placement_text(&residual->placement), shard_shape_text(&x->shape),
                     shard_placement_text(&x->placement));
         return false;
@@ -203,7 +203,7 @@ static bool check(batch_norm *b)
     if (!shard_check_operands(function, SHARD_INPUTS(b->x)))
         return false;
     if (b->x->shape.ndim == 0) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a scalar has no channels", function);
+        shard_error(SHARD_ERROR_SHAPE, "%s: x has shape []; [..., channels] is needed", function);
         return false;
     }
     if (!shard_check_carried(function, b->x, b->x->shape.ndim - 1) ||

@@ -55,9 +55,11 @@ static bool check(shard_tensor *const *x, int count, int dim, shard_shape *shape
     *shape = x[0]->shape;
     for (int i = 0; i < count; i++) {
         if (!fits(x[i], x[0], dim)) {
-            shard_error(SHARD_ERROR_SHAPE, "%s: tensor %d is %s of shape %s on %s, tensor 0 %s of shape %s on %s", function, i,
-                        shard_dtype_name(x[i]->dtype), shard_shape_text(&x[i]->shape), shard_device_of(x[i])->name,
-                        shard_dtype_name(x[0]->dtype), shard_shape_text(&x[0]->shape), shard_device_of(x[0])->name);
+            shard_error(SHARD_ERROR_SHAPE,
+                        "%s: tensor %d is %s of shape %s on %s, tensor 0 %s of shape %s on %s; they may differ in the size along "
+                        "dimension %d alone",
+                        function, i, shard_dtype_name(x[i]->dtype), shard_shape_text(&x[i]->shape), shard_device_of(x[i])->name,
+                        shard_dtype_name(x[0]->dtype), shard_shape_text(&x[0]->shape), shard_device_of(x[0])->name, dim);
             return false;
         }
         if (shard_is_split(x[i], dim) || !shard_placement_equal(&x[i]->placement, &x[0]->placement))

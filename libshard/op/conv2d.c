@@ -82,7 +82,7 @@ static bool check_shapes(const char *function, const shard_tensor *x, const shar
         return false;
     }
     if (bias && (bias->shape.ndim != 1 || bias->shape.dim[0] != out)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for %" PRId64 " output channels", function,
+        shard_error(SHARD_ERROR_SHAPE, "%s: a bias of shape %s for %" PRId64 " output channels; [out] is needed", function,
                     shard_tensor_shape_text(bias), out);
         return false;
     }
@@ -111,7 +111,7 @@ static bool output_size(const char *function, const char *direction, int64_t siz
     if (!fits) {
         shard_error(SHARD_ERROR_SHAPE,
                     "%s: a kernel of %s %" PRId64 " (dilation %" PRId64 ") on images of %s %" PRId64 " (padding "
-                    "%" PRId64 ")",
+                    "%" PRId64 "); a kernel of at least 1 that fits into an image with its padding is needed",
                     function, direction, kernel, dilation, direction, size, padding);
         return false;
     }

@@ -161,8 +161,8 @@ static bool check_probabilities(const loss_call *call)
         return false;
     }
     if (!shard_shape_equal(&target->shape, &logits->shape)) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: probabilities of shape %s for logits of shape %s", call->rows.function,
-                    shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
+        shard_error(SHARD_ERROR_SHAPE, "%s: probabilities of shape %s for logits of shape %s; one shape is needed",
+                    call->rows.function, shard_shape_text(&target->shape), shard_shape_text(&logits->shape));
         return false;
     }
     if (call->rows.shape.ignore_index >= 0) {

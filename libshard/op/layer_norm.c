@@ -69,7 +69,7 @@ static shard_tensor *layer_norm(shard_tensor *x, shard_tensor *weight, shard_ten
     if (!shard_check_operands(function, SHARD_INPUTS(x)))
         return NULL;
     if (x->shape.ndim == 0)
-        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: a scalar has no last dimension", function);
+        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: x has shape []; [..., features] is needed", function);
     if (!shard_check_carried(function, x, x->shape.ndim - 1) ||
         !shard_check_norm_pair(function, "weight and bias", x, weight, bias))
         return NULL;

@@ -55,7 +55,7 @@ static bool check(shard_tensor *x, int *dim, double eps)
         return shard_refuse_placement(function, x);
     if (eps >= 0)
         return true;
-    shard_error(SHARD_ERROR_ARGUMENT, "%s: eps is %g", function, eps);
+    shard_error(SHARD_ERROR_ARGUMENT, "%s: eps is %g; it must be at least 0", function, eps);
     return false;
 }
 

@@ -104,15 +104,18 @@ static bool resolve(const char *function, const shard_tensor *x, int64_t kernel,
     int64_t padding = options->padding;
     if (kernel < 1 || kernel > INT32_MAX || stride < 1 || stride > INT32_MAX || padding < 0 || padding > kernel / 2) {
         shard_error(SHARD_ERROR_ARGUMENT,
-                    "%s: kernel %" PRId64 ", stride %" PRId64 ", padding %" PRId64 "; the padding may be half "
-                    "the kernel at most",
+                    "%s: kernel %" PRId64 ", stride %" PRId64 ", padding %" PRId64
+                    "; kernel and stride must be at least 1, and the "
+                    "padding from 0 to half the kernel",
                     function, kernel, stride, padding);
         return false;
     }
     int64_t oh = output_size(h, kernel, stride, padding, options->ceil_mode);
     int64_t ow = output_size(w, kernel, stride, padding, options->ceil_mode);
     if (oh < 1 || ow < 1) {
-        shard_error(SHARD_ERROR_SHAPE, "%s: a kernel of %" PRId64 " on images of %" PRId64 " x %" PRId64 " with padding %" PRId64,
+        shard_error(SHARD_ERROR_SHAPE,
+                    "%s: a kernel of %" PRId64 " on images of %" PRId64 " x %" PRId64 " with padding %" PRId64
+                    "; it must fit into an image with its padding",
                     function, kernel, h, w, padding);
         return false;
     }

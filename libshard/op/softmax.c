@@ -36,7 +36,7 @@ static shard_tensor *forward(const char *function, bool log, shard_tensor *x)
     if (!shard_check_operands(function, SHARD_INPUTS(x)))
         return NULL;
     if (x->shape.ndim == 0)
-        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: a scalar has no last dimension", function);
+        return shard_fail_null(SHARD_ERROR_SHAPE, "%s: x has shape []; [..., classes] is needed", function);
     if (!shard_check_carried(function, x, x->shape.ndim - 1))
         return NULL;
     shard_tensor *y = shard_tensor_like(x);

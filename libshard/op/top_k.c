@@ -247,8 +247,9 @@ static bool check_count(const search *s)
         shard_error(SHARD_ERROR_SHAPE, "%s: a tensor of shape %s has no elements along dimension %d", s->function,
                     shard_shape_text(&s->x->shape), s->dim);
     else if (s->count < 0 || s->count > size)
-        shard_error(SHARD_ERROR_ARGUMENT, "%s: k is %" PRId64 " for %" PRId64 " elements along the last dimension", s->function,
-                    s->count, size);
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "%s: k is %" PRId64 " for %" PRId64 " elements along the last dimension; it must be from 0 to their number",
+                    s->function, s->count, size);
     else
         return true;
     return false;

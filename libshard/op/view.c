@@ -163,8 +163,9 @@ shard_tensor *shard_flatten(shard_tensor *x, int start, int end)
         shard_resolve_dim("shard_flatten", &from, end, &end) != SHARD_OK)
         return NULL;
     if (start > end)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_flatten: dimensions %d to %d of a tensor of shape %s", start, end,
-                               shard_shape_text(&x->shape));
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "shard_flatten: dimensions %d to %d of a tensor of shape %s: the last comes before the first",
+                               start, end, shard_shape_text(&x->shape));
     shard_shape shape = {.ndim = from.ndim - (end - start)};
     for (int i = 0; i < shape.ndim; i++)
         shape.dim[i] = from.dim[i <= start ? i : i + end - start];
@@ -225,7 +226,7 @@ shard_tensor *shard_narrow(shard_tensor *x, int dim, int64_t start, int64_t leng
     if (start < 0 || length < 0 || start > size || length > size - start)
         return shard_fail_null(SHARD_ERROR_SHAPE,
                                "shard_narrow: %" PRId64 " elements from %" PRId64
-                               " on along dimension %d of a tensor of shape %s",
+                               " on along dimension %d of a tensor of shape %s, which has not all of them",
                                length, start, dim, shard_tensor_shape_text(x));
     if (shard_is_split(x, dim))
         return shard_refuse_placement("shard_narrow", x), NULL;
@@ -245,7 +246,9 @@ shard_tensor *shard_slice(shard_tensor *x, int dim, int parts, int part)
     if (!shard_check_operand("shard_slice", x) || shard_resolve_dim("shard_slice", &x->shape, dim, &dim) != SHARD_OK)
         return NULL;
     if (parts < 1 || part < 0 || part >= parts)
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_slice: slice %d of %d slices", part, parts);
+        return shard_fail_null(SHARD_ERROR_ARGUMENT,
+                               "shard_slice: slice %d of %d slices: at least one is needed, and slices count from 0", part,
+                               parts);
     if (shard_is_split(x, dim))
         return shard_refuse_placement("shard_slice", x), NULL;
     shard_range range = shard_split_range(x->shape.dim[dim], parts, part);

@@ -38,7 +38,11 @@ static shard_status check(const shard_lars_options *s)
                            "numbers are needed, none negative but the dampening",
                            s->lr, s->momentum, s->dampening, s->weight_decay, s->trust_coefficient, s->eps);
     if (s->nesterov && !(s->momentum > 0 && s->dampening == 0))
-        return shard_error(SHARD_ERROR_ARGUMENT, "shard_lars: Nesterov momentum needs a momentum, and no dampening");
+        return shard_error(
+            SHARD_ERROR_ARGUMENT,
+            "shard_lars: Nesterov momentum with momentum %g and dampening %g: a momentum above 0 and a dampening of 0 "
+            "are needed",
+            s->momentum, s->dampening);
     return SHARD_OK;
 }
 

@@ -31,7 +31,11 @@ shard_optimizer *shard_sgd_with(const shard_tensors *parameters, const shard_sgd
                                "negative but the dampening",
                                options.lr, options.momentum, options.dampening, options.weight_decay);
     if (options.nesterov && !(options.momentum > 0 && options.dampening == 0))
-        return shard_fail_null(SHARD_ERROR_ARGUMENT, "shard_sgd: Nesterov momentum needs a momentum, and no dampening");
+        return shard_fail_null(
+            SHARD_ERROR_ARGUMENT,
+            "shard_sgd: Nesterov momentum with momentum %g and dampening %g: a momentum above 0 and a dampening of "
+            "0 are needed",
+            options.momentum, options.dampening);
     shard_optimizer_defaults defaults = {SHARD_COMMON_SETTINGS(options), .state_dtype = options.state_dtype};
     shard_sgd_arguments arguments = {options.momentum, options.dampening, options.nesterov};
     return shard_optimizer_make(&sgd, options.momentum > 0, parameters, defaults, &arguments, sizeof arguments);

@@ -54,9 +54,12 @@ void shard_set_requires_grad(shard_tensor *leaf, bool requires_grad)
     if (!leaf)
         return;
     if (leaf->history)
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: the tensor is a result, not a leaf");
+        shard_error(SHARD_ERROR_ARGUMENT,
+                    "shard_set_requires_grad: a tensor of shape %s is the result of an operation, not a leaf: shard_detach it",
+                    shard_shape_text(&leaf->shape));
     else if (requires_grad && !shard_dtype_is_float(leaf->dtype))
-        shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: %s has no gradient", shard_dtype_name(leaf->dtype));
+        shard_error(SHARD_ERROR_ARGUMENT, "shard_set_requires_grad: %s has no gradient; a floating dtype is needed (shard_cast)",
+                    shard_dtype_name(leaf->dtype));
     else if (!requires_grad)
         leaf->requires_grad = false;
     else if (shard_make_leaf(leaf)) {

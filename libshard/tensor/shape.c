@@ -51,8 +51,9 @@ shard_status shard_resolve_dim(const char *function, const shard_shape *shape, i
 {
     *resolved = dim < 0 ? dim + shape->ndim : dim;
     if (*resolved < 0 || *resolved >= shape->ndim)
-        return shard_error(SHARD_ERROR_ARGUMENT, "%s: dimension %d of a tensor of shape %s", function, dim,
-                           shard_shape_text(shape));
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: dimension %d of a tensor of shape %s: dimensions count from 0, or from -1 backwards", function,
+                           dim, shard_shape_text(shape));
     return SHARD_OK;
 }
 

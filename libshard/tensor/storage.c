@@ -45,7 +45,9 @@ shard_status shard_storage_check_replayed(const shard_storage *storage)
     if (!of_graph || shard_is_capturing() || shard_graph_is_replayed(storage->capture))
         return SHARD_OK;
     return shard_error(SHARD_ERROR_ARGUMENT,
-                       "the tensor is a result of a captured graph: it has a value after the first shard_graph_replay");
+                       "a tensor of %zu bytes on %s is a result of a captured graph that has not run: it has a value after the "
+                       "first shard_graph_replay",
+                       storage->bytes, storage->device->name);
 }
 
 /* A replay would materialize such memory again. */

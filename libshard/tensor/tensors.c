@@ -94,14 +94,14 @@ static shard_status grow_slots(shard_tensors *list)
     return SHARD_OK;
 }
 
-shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor)
+static shard_status add(const char *function, shard_tensors *list, const char *name, shard_tensor *tensor)
 {
-    if (!list || !name || !tensor)
-        return shard_null_argument("shard_tensors_add", !list ? "list" : !name ? "name" : "tensor");
     SHARD_TRY(grow_slots(list));
     int64_t *slot = find_slot(list, name);
     if (*slot)
-        return shard_error(SHARD_ERROR_ARGUMENT, "two tensors are named \"%s\"", name);
+        return shard_error(SHARD_ERROR_ARGUMENT,
+                           "%s: the list has a tensor \"%.100s\" already: each needs a name of its own (shard_tensors_rename)",
+                           function, name);
     SHARD_TRY(shard_grow(&list->items, &list->capacity, list->count + 1, sizeof *list->items));
     char *copy = shard_strdup(name);
     if (!copy)
@@ -109,6 +109,13 @@ shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tens
     list->items[list->count++] = (named_tensor){copy, shard_tensor_ref(tensor)};
     *slot = list->count;
     return SHARD_OK;
+}
+
+shard_status shard_tensors_add(shard_tensors *list, const char *name, shard_tensor *tensor)
+{
+    if (!list || !name || !tensor)
+        return shard_null_argument("shard_tensors_add", !list ? "list" : !name ? "name" : "tensor");
+    return add("shard_tensors_add", list, name, tensor);
 }
 
 void shard_tensors_truncate(shard_tensors *list, int64_t count)
@@ -129,7 +136,7 @@ shard_status shard_tensors_extend(shard_tensors *list, const char *prefix, const
     int64_t count = list->count, added = from->count; /* `from` may be the list itself */
     for (int64_t i = 0; i < added; i++) {
         char *name = shard_format("%s%s", prefix, from->items[i].name);
-        shard_status status = name ? shard_tensors_add(list, name, from->items[i].tensor) : shard_last_status();
+        shard_status status = name ? add("shard_tensors_extend", list, name, from->items[i].tensor) : shard_last_status();
         free(name);
         if (status != SHARD_OK) {
             shard_tensors_truncate(list, count);
