@@ -88,8 +88,7 @@ END_TEST
 START_TEST(refuses)
 {
     SHARD_SCOPE {
-        check_refused(shard_cast(shard_zeros(SHARD_SHAPE(1)), (shard_dtype)99), SHARD_ERROR_ARGUMENT,
-                      "shard_cast: there is no dtype 99");
+        check_refused(shard_cast(shard_zeros(SHARD_SHAPE(1)), (shard_dtype)99), SHARD_ERROR_ARGUMENT, "*no dtype 99*");
         check_refused(shard_cast(NULL, SHARD_FLOAT32), SHARD_ERROR_ARGUMENT, "shard_cast: *");
     }
 }

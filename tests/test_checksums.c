@@ -498,7 +498,7 @@ static void leave_a_hole(shard_group *world, void *context)
     check_ok(shard_saving_take(&s));
     shard_status status = shard_saving_combine(&s);
     shard_saving_end(&s);
-    check_error(status, "not all bytes of \"rows\" were written once");
+    check_error(status, "not all bytes of \"rows\"*");
     check_ok(shard_barrier(world));
     ck_assert_int_eq(scratch_count("hole.safetensors"), 0);
     shard_tensors_destroy(list);

@@ -402,8 +402,7 @@ static void notices_shapes(shard_group *world, void *context)
     SHARD_SCOPE
     {
         ck_assert_ptr_null(shard_gather_from_group(shard_zeros(SHARD_SHAPE(2, rank == 2 ? 4 : 3)), 0, world));
-        check_error(SHARD_ERROR_MISMATCH, "rank 2 calls shard_gather_from_group with shards float32 [[]-1, 4] along 0 while ranks "
-                                          "0 and 1 call shard_gather_from_group with shards float32 [[]-1, 3] along 0");
+        check_error(SHARD_ERROR_MISMATCH, "rank 2 *with shards * [[]-1, 4] along 0 while ranks 0 and 1 *[[]-1, 3] along 0");
         ck_assert_ptr_null(shard_gather_from_group(rank == 1 ? NULL : shard_zeros(SHARD_SHAPE(2)), 0, world));
         check_joint_error(SHARD_ERROR_ARGUMENT, "*rank 1: shard_gather_from_group: *NULL*");
         ck_assert_ptr_null(

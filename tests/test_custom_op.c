@@ -509,8 +509,7 @@ START_TEST(test_refuses)
         check_refused(shard_custom_op_apply(&no_forward, make_softplus(1), x), SHARD_ERROR_ARGUMENT, "*type->forward is NULL");
         ck_assert_int_eq(ended, before + 1);
         check_refused(shard_custom_op_apply_with(&misuse_type, &good, 1, NULL), SHARD_ERROR_ARGUMENT, "*input is NULL");
-        check_refused(shard_custom_op_apply(&forward_only, NULL, x), SHARD_ERROR_ARGUMENT,
-                      "own has no backward, but an input requires a gradient");
+        check_refused(shard_custom_op_apply(&forward_only, NULL, x), SHARD_ERROR_ARGUMENT, "own has no backward*");
         ck_assert_ptr_nonnull(shard_custom_op_apply(&forward_only, NULL, shard_detach(x)));
         check_refused(shard_custom_op_saved(NULL, 0), SHARD_ERROR_ARGUMENT, "shard_custom_op_saved: op *");
         check_refused(shard_custom_op_make_gradient(NULL, 0), SHARD_ERROR_ARGUMENT, "*op is NULL");

@@ -151,7 +151,7 @@ START_TEST(test_learning_rate)
         ck_assert_int_eq(shard_optimizer_set_lr(NULL, 1), SHARD_ERROR_ARGUMENT);
         check_error(SHARD_ERROR_ARGUMENT, "shard_optimizer_set_lr: optimizer is NULL*");
         ck_assert_ptr_null(sgd_of_list(list_of("b", shard_scale(a, 2))));
-        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: \"b\" is the result of an operation: only a leaf gets a gradient");
+        check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: \"b\" is the result of an operation*");
         ck_assert_ptr_null(sgd_of_list(list_of("b", a), .lr = INFINITY));
         check_error(SHARD_ERROR_ARGUMENT, "shard_sgd: lr inf,*finite*");
         shard_optimizer_destroy(sgd);

@@ -155,7 +155,7 @@ START_TEST(refuses)
     {
         shard_tensor *indices = integers(SHARD_SHAPE(3, 3), predicted), *pairs = integers(SHARD_SHAPE(2, 5), ones);
         refused(shard_precision_at_k(indices, integers(SHARD_SHAPE(2, 1), (int64_t[]){0, -1}), 1, NULL), SHARD_ERROR_ARGUMENT,
-                "shard_precision_at_k: class -1 of pair 0 is negative");
+                "*class -1 of pair 0 *");
         refused(shard_precision_at_k(indices, pairs, 4, NULL), SHARD_ERROR_SHAPE,
                 "shard_precision_at_k: k is 4 for indices of *");
         refused(shard_precision_at_k(indices, pairs, 0, NULL), SHARD_ERROR_SHAPE,

@@ -156,48 +156,47 @@ END_TEST
 
 /* ---- files that are refused ---- */
 
-#define NO_RANGE                                                                                                                 \
-    "/train.rec: byte 0: the labels of record 0 are not (n, m), where records 1 to n - 1 are images and m is at least n"
+#define NO_RANGE "train.rec: byte 0: *labels of record 0*"
 
 static const struct {
     const char *index; /* NULL: the sound one */
     int at;            /* of the word that is changed; -1: none, -2: the file is cut to `word` bytes */
     uint32_t word;
-    const char *error; /* after the folder's path */
+    const char *pattern; /* after the folder's path */
 } bad[] = {
-    {"", -1, 0, "/train.idx: no records"},
-    {"0 0\n", -1, 0, "/train.idx: line 1: not a key, a tab and a position, whole numbers"},
-    {"0\t0\n\n", -1, 0, "/train.idx: line 2: not a key, a tab and a position, whole numbers"},
-    {"0\t0\n1\t\n", -1, 0, "/train.idx: line 2: not a key, a tab and a position, whole numbers"},
-    {"0\t0\n-1\t40\n", -1, 0, "/train.idx: line 2: not a key, a tab and a position, whole numbers"},
-    {"0\t0\n1\t40\t\n", -1, 0, "/train.idx: line 2: not a key, a tab and a position, whole numbers"},
-    {"0\t0x0\n", -1, 0, "/train.idx: line 1: not a key, a tab and a position, whole numbers"},
+    {"", -1, 0, "train.idx: no records"},
+    {"0 0\n", -1, 0, "train.idx: line 1: not a key*"},
+    {"0\t0\n\n", -1, 0, "train.idx: line 2: not a key*"},
+    {"0\t0\n1\t\n", -1, 0, "train.idx: line 2: not a key*"},
+    {"0\t0\n-1\t40\n", -1, 0, "train.idx: line 2: not a key*"},
+    {"0\t0\n1\t40\t\n", -1, 0, "train.idx: line 2: not a key*"},
+    {"0\t0x0\n", -1, 0, "train.idx: line 1: not a key*"},
     {"0\t000000000000000000000000000000000000000000000000000000000000040\n", -1, 0,
-     "/train.idx: line 1: not a key, a tab and a position, whole numbers"}, /* 65 bytes */
-    {"0\t99999999999999999999\n", -1, 0, "/train.idx: line 1: not a key, a tab and a position, whole numbers"},
-    {"0\t0\n1\t40\n1\t80\n", -1, 0, "/train.idx: the key 1 is there twice"},
-    {"0\t0\n1\t40\n2\t80\n4\t168\n", -1, 0, "/train.rec: record 0 says that records 1 to 3 are images; the index has no 3"},
-    {"0\t0\n1\t42\n2\t80\n3\t120\n", -1, 0, "/train.rec: byte 42: no record can begin here"},
-    {"0\t0\n1\t244\n2\t80\n3\t120\n", -1, 0, "/train.rec: byte 244: no record can begin here"},
-    {"0\t0\n1\t4000\n2\t80\n3\t120\n", -1, 0, "/train.rec: byte 4000: no record can begin here"},
-    {"0\t0\n1\t44\n2\t80\n3\t120\n", -1, 0, "/train.rec: byte 44: a record begins with the word 0xced7230a"},
-    {NULL, 40, 0xced7230b, "/train.rec: byte 40: a record begins with the word 0xced7230a"},
-    {NULL, 44, 2u << 29 | 32, "/train.rec: byte 40: the flag of a record's first part is 0 or 1"},
-    {NULL, 44, 1u << 29 | 8, "/train.rec: byte 56: a record begins with the word 0xced7230a"},
-    {NULL, 124, 1u << 29 | 200, "/train.rec: byte 120: its length goes beyond the end of the file"},
-    {NULL, 44, 20, "/train.rec: byte 40: the record has no header of 24 bytes"},
-    {NULL, 48, 65537, "/train.rec: byte 40: the header's flag, the number of labels, is above 65536"},
-    {NULL, 88, 2, "/train.rec: byte 80: the record ends before its labels do"},
-    {NULL, 52, 0x3f000000, "/train.rec: byte 40: the label is not a whole number from 0 to 2^24 - 1"}, /* 0.5 */
-    {NULL, 52, 0xbf800000, "/train.rec: byte 40: the label is not a whole number from 0 to 2^24 - 1"}, /* -1 */
-    {NULL, 52, 0x7fc00000, "/train.rec: byte 40: the label is not a whole number from 0 to 2^24 - 1"}, /* NaN */
-    {NULL, 52, 0x4b800000, "/train.rec: byte 40: the label is not a whole number from 0 to 2^24 - 1"}, /* 2^24 */
-    {NULL, 32, 0x3f800000, NO_RANGE},                                                                  /* 1, 6 */
-    {NULL, 36, 0x40000000, NO_RANGE},                                                                  /* 4, 2 */
+     "train.idx: line 1: not a key*"}, /* 65 bytes */
+    {"0\t99999999999999999999\n", -1, 0, "train.idx: line 1: not a key*"},
+    {"0\t0\n1\t40\n1\t80\n", -1, 0, "train.idx: *key 1 * twice"},
+    {"0\t0\n1\t40\n2\t80\n4\t168\n", -1, 0, "train.rec: *the index has no 3"},
+    {"0\t0\n1\t42\n2\t80\n3\t120\n", -1, 0, "train.rec: byte 42: no record*"},
+    {"0\t0\n1\t244\n2\t80\n3\t120\n", -1, 0, "train.rec: byte 244: no record*"},
+    {"0\t0\n1\t4000\n2\t80\n3\t120\n", -1, 0, "train.rec: byte 4000: no record*"},
+    {"0\t0\n1\t44\n2\t80\n3\t120\n", -1, 0, "train.rec: byte 44: *0xced7230a"},
+    {NULL, 40, 0xced7230b, "train.rec: byte 40: *0xced7230a"},
+    {NULL, 44, 2u << 29 | 32, "train.rec: byte 40: the flag of*first part*"},
+    {NULL, 44, 1u << 29 | 8, "train.rec: byte 56: *0xced7230a"},
+    {NULL, 124, 1u << 29 | 200, "train.rec: byte 120: *length*beyond*"},
+    {NULL, 44, 20, "train.rec: byte 40: *no header*"},
+    {NULL, 48, 65537, "train.rec: byte 40: *above 65536"},
+    {NULL, 88, 2, "train.rec: byte 80: *ends before its labels*"},
+    {NULL, 52, 0x3f000000, "train.rec: byte 40: the label is not*"}, /* 0.5 */
+    {NULL, 52, 0xbf800000, "train.rec: byte 40: the label is not*"}, /* -1 */
+    {NULL, 52, 0x7fc00000, "train.rec: byte 40: the label is not*"}, /* NaN */
+    {NULL, 52, 0x4b800000, "train.rec: byte 40: the label is not*"}, /* 2^24 */
+    {NULL, 32, 0x3f800000, NO_RANGE},                                /* 1, 6 */
+    {NULL, 36, 0x40000000, NO_RANGE},                                /* 4, 2 */
     {NULL, 8, 1, NO_RANGE},
-    {NULL, -2, 0, "/train.rec: byte 0: no record can begin here"},
-    {NULL, -2, 44, "/train.rec: byte 40: no record can begin here"},
-    {NULL, -2, 140, "/train.rec: byte 120: its length goes beyond the end of the file"},
+    {NULL, -2, 0, "train.rec: byte 0: no record*"},
+    {NULL, -2, 44, "train.rec: byte 40: no record*"},
+    {NULL, -2, 140, "train.rec: byte 120: *length*beyond*"},
 };
 
 START_TEST(test_refuses)
@@ -211,9 +210,9 @@ START_TEST(test_refuses)
         records.size = bad[_i].word;
     }
     ck_assert(open_set(bad[_i].index ? bad[_i].index : INDEX, &records) == NULL);
-    ck_assert_int_eq(shard_last_status(), SHARD_ERROR_FORMAT);
-    const char *name = strstr(shard_last_error(), "/train.");
-    ck_assert_str_eq(name ? name : shard_last_error(), bad[_i].error);
+    char pattern[80];
+    snprintf(pattern, sizeof pattern, "*/%s", bad[_i].pattern);
+    check_error(SHARD_ERROR_FORMAT, pattern);
 }
 END_TEST
 
@@ -231,7 +230,7 @@ START_TEST(test_rounded_number_of_images)
         {0x1p24f + 2, "0\t0\n16777217\t80\n16777218\t80\n", "rounded: record 16777217 has no image; *", SHARD_ERROR_UNSUPPORTED},
         {0x1p24f, "0\t0\n16777215\t40\n16777216\t40\n", "rounded: record 16777216 has an image; *", SHARD_ERROR_UNSUPPORTED},
         {0x1p24f, "0\t0\n", "there are 16777215 images, *: record 16777215 has no image; *", SHARD_ERROR_UNSUPPORTED},
-        {0x1p24f, "0\t0\n16777215\t44\n", "byte 44: a record begins with the word 0xced7230a", SHARD_ERROR_FORMAT},
+        {0x1p24f, "0\t0\n16777215\t44\n", "byte 44: *0xced7230a", SHARD_ERROR_FORMAT},
         {0x1p24f - 1, "0\t0\n16777214\t80\n", "images; the index has no 1", SHARD_ERROR_FORMAT},
         {1e38f, "0\t0\n", "record 4611686018427387903 has no image; *", SHARD_ERROR_UNSUPPORTED},
     };

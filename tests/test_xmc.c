@@ -54,59 +54,57 @@ START_TEST(test_accepts_bare_points)
 END_TEST
 
 static const struct {
-    const char *text, *error; /* after the path */
+    const char *text, *pattern; /* after the path */
 } bad[] = {
-    {"", ": line 1: the first line is \"points features labels\", three numbers with a space between"},
-    {"3 4\n", ": line 1: the first line is \"points features labels\", three numbers with a space between"},
-    {"3 4 6 7\n", ": line 1: the first line is \"points features labels\", three numbers with a space between"},
-    {"3 4 6", ": line 1: the first line is \"points features labels\", three numbers with a space between"},
-    {"3 4 6\r\n", ": line 1: \"6\\r\" is not a number of labels from 0 to 2147483646"},
-    {"3  4 6\n", ": line 1: \"\" is not a number of features from 0 to 2147483646"},
-    {"-3 4 6\n", ": line 1: \"-3\" is not a number of points from 0 to 2147483646"},
-    {"3 4 2147483647\n", ": line 1: \"2147483647\" is not a number of labels from 0 to 2147483646"},
-    {"99999999999999999999 4 6\n", ": line 1: \"99999999999999999999\" is not a number of points from 0 to 2147483646"},
-    {"0 4 6\n", ": line 1: \"0\" is not a number of points of at least 1"},
-    {"3 0 6\n", ": line 1: \"0\" is not a number of at least 1"},
-    {"2147483646 4 6\n1 1:1\n", ": it has 1 points, and its first line says 2147483646"},
-    {"1 4 6\n1 1:1\n2 2:1\n", ": line 3: the first line says that there are fewer points"},
-    {"1 4 6\n6 1:1\n", ": line 2: \"6\" is not a label from 0 to 5"},
-    {"1 4 6\n1,,2 1:1\n", ": line 2: \"\" is not a label from 0 to 5"},
-    {"1 4 6\n1, 1:1\n", ": line 2: \"\" is not a label from 0 to 5"},
-    {"1 4 6\n+1 1:1\n", ": line 2: \"+1\" is not a label from 0 to 5"},
-    {"1 4 6\n1.0 1:1\n", ": line 2: \"1.0\" is not a label from 0 to 5"},
-    {"1 4 6\n-12345 1:1\n", ": line 2: \"-12345\" is not a label from 0 to 5"},
-    {"1 4 6\nx00001 1:1\n", ": line 2: \"x00001\" is not a label from 0 to 5"},
-    {"1 4 6\n1.50000 1:1\n", ": line 2: \"1.50000\" is not a label from 0 to 5"},
-    {"x12345 4 6\n1 1:1\n", ": line 1: \"x12345\" is not a number of points from 0 to 2147483646"},
-    {"1 4 6\n3,1,3 1:1\n", ": line 2: the label 3 is there twice"},
-    {"1 4 6\n0:1 1:1\n", ": line 2: labels come first, and a point without labels begins with a space"},
-    {"1 4 6\n1 4:1\n", ": line 2: \"4\" is not a feature from 0 to 3"},
-    {"1 4 6\n1 x:1\n", ": line 2: \"x\" is not a feature from 0 to 3"},
-    {"1 4 6\n1 :1\n", ": line 2: \"\" is not a feature from 0 to 3"},
-    {"1 4 6\n1 2\n", ": line 2: \"2\" is not a feature:value"},
-    {"1 4 6\n1 2,3:1\n", ": line 2: \"2\" is not a feature:value"},
-    {"1 4 6\n1  2:1\n", ": line 2: \"\" is not a feature:value"},
-    {"1 4 6\n1 2:1:1\n", ": line 2: a value is followed by a space or the end of the line"},
-    {"1 4 6\n1 2:1,3:1\n", ": line 2: a value is followed by a space or the end of the line"},
-    {"1 4 6\n1 2:\n", ": line 2: \"\" is not a value, a finite number"},
-    {"1 4 6\n1 2:nan\n", ": line 2: \"nan\" is not a value, a finite number"},
-    {"1 4 6\n1 2:1e99\n", ": line 2: \"1e99\" is not a value, a finite number"},
-    {"1 4 6\n1 2:0x1\n", ": line 2: \"0x1\" is not a value, a finite number"},
-    {"1 4 6\n1 2:1-\n", ": line 2: \"1-\" is not a value, a finite number"},
-    {"1 4 6\n1 2:1 0:1 2:1\n", ": line 2: the feature 2 is there twice"},
-    {"1 4 6\n1 2:1\tx\n", ": line 2: \"1\\tx\" is not a value, a finite number"},
-    {"1 4 6\n1 2:0.00000000000000000000000000000000000000000000001\n",
-     ": line 2: \"0.000000000000000000000000000000000000000000000\" is not a number: it is too long"},
+    {"", ": line 1: the first line is*"},
+    {"3 4\n", ": line 1: the first line is*"},
+    {"3 4 6 7\n", ": line 1: the first line is*"},
+    {"3 4 6", ": line 1: the first line is*"},
+    {"3 4 6\r\n", ": line 1: *not a number of labels*"},
+    {"3  4 6\n", ": line 1: \"\" is not a number of features*"},
+    {"-3 4 6\n", ": line 1: \"-3\" is not a number of points*"},
+    {"3 4 2147483647\n", ": line 1: \"2147483647\" is not a number of labels*"},
+    {"99999999999999999999 4 6\n", ": line 1: \"99999999999999999999\" is not a number of points*"},
+    {"0 4 6\n", ": line 1: \"0\" is not a number of points*"},
+    {"3 0 6\n", ": line 1: \"0\" is not a number*"},
+    {"2147483646 4 6\n1 1:1\n", ": it has 1 points, *2147483646"},
+    {"1 4 6\n1 1:1\n2 2:1\n", ": line 3: *fewer points"},
+    {"1 4 6\n6 1:1\n", ": line 2: \"6\" is not a label*"},
+    {"1 4 6\n1,,2 1:1\n", ": line 2: \"\" is not a label*"},
+    {"1 4 6\n1, 1:1\n", ": line 2: \"\" is not a label*"},
+    {"1 4 6\n+1 1:1\n", ": line 2: \"+1\" is not a label*"},
+    {"1 4 6\n1.0 1:1\n", ": line 2: \"1.0\" is not a label*"},
+    {"1 4 6\n-12345 1:1\n", ": line 2: \"-12345\" is not a label*"},
+    {"1 4 6\nx00001 1:1\n", ": line 2: \"x00001\" is not a label*"},
+    {"1 4 6\n1.50000 1:1\n", ": line 2: \"1.50000\" is not a label*"},
+    {"x12345 4 6\n1 1:1\n", ": line 1: \"x12345\" is not a number of points*"},
+    {"1 4 6\n3,1,3 1:1\n", ": line 2: *label 3 * twice"},
+    {"1 4 6\n0:1 1:1\n", ": line 2: labels come first*"},
+    {"1 4 6\n1 4:1\n", ": line 2: \"4\" is not a feature *"},
+    {"1 4 6\n1 x:1\n", ": line 2: \"x\" is not a feature *"},
+    {"1 4 6\n1 :1\n", ": line 2: \"\" is not a feature *"},
+    {"1 4 6\n1 2\n", ": line 2: \"2\" is not a feature:value*"},
+    {"1 4 6\n1 2,3:1\n", ": line 2: \"2\" is not a feature:value*"},
+    {"1 4 6\n1  2:1\n", ": line 2: \"\" is not a feature:value*"},
+    {"1 4 6\n1 2:1:1\n", ": line 2: a value is followed by*"},
+    {"1 4 6\n1 2:1,3:1\n", ": line 2: a value is followed by*"},
+    {"1 4 6\n1 2:\n", ": line 2: \"\" is not a value*"},
+    {"1 4 6\n1 2:nan\n", ": line 2: \"nan\" is not a value*"},
+    {"1 4 6\n1 2:1e99\n", ": line 2: \"1e99\" is not a value*"},
+    {"1 4 6\n1 2:0x1\n", ": line 2: \"0x1\" is not a value*"},
+    {"1 4 6\n1 2:1-\n", ": line 2: \"1-\" is not a value*"},
+    {"1 4 6\n1 2:1 0:1 2:1\n", ": line 2: *feature 2 * twice"},
+    {"1 4 6\n1 2:1\tx\n", ": line 2: *is not a value*"},
+    {"1 4 6\n1 2:0.00000000000000000000000000000000000000000000001\n", ": line 2: *too long"},
 };
 
 START_TEST(test_refuses)
 {
-    char expected[512];
+    char pattern[512];
     const char *path = put(bad[_i].text);
-    snprintf(expected, sizeof expected, "%s%s", path, bad[_i].error);
+    snprintf(pattern, sizeof pattern, "%s%s", path, bad[_i].pattern);
     ck_assert(xmc_open(path) == NULL);
-    ck_assert_int_eq(shard_last_status(), SHARD_ERROR_FORMAT);
-    ck_assert_str_eq(shard_last_error(), expected);
+    check_error(SHARD_ERROR_FORMAT, pattern);
 }
 END_TEST
 
