@@ -1,7 +1,7 @@
 /*
  * Backends that are loaded when they are needed: libshard-<name>.so. A plugin is loaded into a process that has the
  * library already, as a shared object or inside the program. It does not link the library; the library passes it the
- * functions that it needs. A plugin that links plugin_calls.c calls the functions of base/ by their own names.
+ * functions that it needs. plugin_calls.c, in the plugin, has the functions of base/ by their own names.
  */
 #ifndef SHARD_BASE_PLUGIN_H
 #define SHARD_BASE_PLUGIN_H
@@ -29,7 +29,7 @@ typedef struct shard_plugin_base {
 /* The library's own interface. */
 extern const shard_plugin_base shard_plugin_own_base;
 
-/* Called first in a plugin with plugin_calls.c. False, with the error set through `base`, if the plugin belongs to
+/* Called first in a plugin. False, with the error set through `base`, if the plugin belongs to
  * another version of the library. */
 bool shard_plugin_begin(const shard_plugin_base *base);
 

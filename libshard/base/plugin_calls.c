@@ -9,7 +9,8 @@ static const shard_plugin_base *library;
 bool shard_plugin_begin(const shard_plugin_base *base)
 {
     if (base->version != SHARD_PLUGIN_VERSION) {
-        base->error(SHARD_ERROR_UNAVAILABLE, "a plugin of version %d.%d.%d was found by a library of another version",
+        base->error(SHARD_ERROR_UNAVAILABLE,
+                    "a plugin of version %d.%d.%d was found by a library of another version: install both of the same one",
                     SHARD_VERSION_MAJOR, SHARD_VERSION_MINOR, SHARD_VERSION_PATCH);
         return false;
     }

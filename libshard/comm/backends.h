@@ -12,9 +12,7 @@ extern const shard_transport shard_exchange_transport; /* through the exchange o
 extern const shard_transport shard_nccl_transport;   /* a plugin, loaded by offer */
 extern const shard_transport shard_staged_transport; /* through pinned host memory and the host transport */
 
-/* ARGUMENT: SHARD_MPI names no MPI. */
-shard_status shard_mpi_check_environment(void);
-/* Whether an MPI's launcher started this process. */
-bool shard_mpi_launched(void);
+/* *launched: whether an MPI's launcher started this process. ARGUMENT: SHARD_MPI names no MPI. */
+shard_status shard_mpi_launched(bool *launched);
 
 #endif

@@ -31,11 +31,12 @@ const shard_transport *shard_find_transport(const char *name)
 
 const shard_transport *shard_launched_transport(void)
 {
-    if (shard_mpi_check_environment() != SHARD_OK)
+    bool by_mpi;
+    if (shard_mpi_launched(&by_mpi) != SHARD_OK)
         return NULL;
     if (shard_env_string("SHARD_SHM_FD", NULL))
         return &shard_shm_transport;
-    return shard_mpi_launched() ? &shard_mpi_transport : &shard_self_transport;
+    return by_mpi ? &shard_mpi_transport : &shard_self_transport;
 }
 
 void shard_note_call_of_init(void)

@@ -31,32 +31,23 @@ static const struct mpi_kind *launched_kind(void)
     return NULL;
 }
 
-shard_status shard_mpi_check_environment(void)
+shard_status shard_mpi_launched(bool *launched)
 {
     const char *forced = shard_env_string("SHARD_MPI", NULL);
-    return forced && !launched_kind()
-               ? shard_error(SHARD_ERROR_ARGUMENT, "SHARD_MPI is \"%s\"; the MPIs are openmpi and mpich", forced)
-               : SHARD_OK;
-}
-
-bool shard_mpi_launched(void)
-{
-    return launched_kind() != NULL;
+    *launched = launched_kind() != NULL;
+    return forced && !*launched ? shard_error(SHARD_ERROR_ARGUMENT, "SHARD_MPI is \"%s\"; the MPIs are openmpi and mpich", forced)
+                                : SHARD_OK;
 }
 
 static shard_status open_mpi(shard_group *world, int *argc, char ***argv)
 {
-    static const shard_mpi_host host = {
-        .version = SHARD_PLUGIN_VERSION,
-        .error = shard_error,
-        .calloc = shard_calloc,
+    const shard_mpi_host host = {
+        .base = shard_plugin_own_base,
         .group_describe = shard_group_describe,
         .timeout = shard_comm_timeout,
-        .env_integer = shard_env_integer,
         .find_culprits = shard_find_culprits,
         .write_culprits = shard_write_culprits,
         .broken_prefix = shard_group_broken_prefix,
-        .log = shard_log_message,
     };
     const struct mpi_kind *kind = launched_kind();
     if (!kind)

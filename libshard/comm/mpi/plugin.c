@@ -17,11 +17,10 @@ mpi_world mpi;
 
 #define LATE_NANOSECONDS 500000000 /* on a connection that was used TCP sends a lost packet again after 200 ms */
 
-/* ---- one thread at a time: MPI_THREAD_SERIALIZED ---- */
+/* ---- threads ---- */
 
-static pthread_mutex_t in_mpi = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Whether this thread may call MPI: where the program, or MPI itself, has less than that level, the one that started it alone. */
 static bool may_call(void)
 {
     int starter = 1;
@@ -30,12 +29,12 @@ static bool may_call(void)
     return starter != 0;
 }
 
-static shard_status check_thread(void)
+shard_status mpi_check_thread(void)
 {
     return may_call() ? SHARD_OK
-                      : mpi.host->error(SHARD_ERROR_UNSUPPORTED,
-                                        "mpi: a collective of another thread than the one that called MPI_Init: other threads "
-                                        "need MPI_Init_thread with MPI_THREAD_SERIALIZED, or shard_init without a call of it");
+                      : shard_error(SHARD_ERROR_UNSUPPORTED,
+                                    "mpi: a collective of another thread than the one that called MPI_Init: other threads "
+                                    "need MPI_Init_thread with MPI_THREAD_SERIALIZED, or shard_init without a call of it");
 }
 
 /* ---- groups ---- */
@@ -58,7 +57,7 @@ static uint64_t number_group(int size, const int *world_ranks)
     while (known && known->ranks != ranks)
         known = known->next;
     if (!known) {
-        known = mpi.host->calloc(1, sizeof *known);
+        known = shard_calloc(1, sizeof *known);
         if (!known)
             return 0;
         *known = (birth){.ranks = ranks, .next = births};
@@ -71,8 +70,8 @@ static uint64_t number_group(int size, const int *world_ranks)
 static shard_status make_state(shard_group *group)
 {
     uint64_t number = number_group(group->size, group->world_ranks);
-    mpi_group *state = number ? mpi.host->calloc(1, sizeof *state) : NULL;
-    char *all = state ? mpi.host->calloc((size_t)group->size, SHARD_EXCHANGE_BYTES) : NULL;
+    mpi_group *state = number ? shard_calloc(1, sizeof *state) : NULL;
+    char *all = state ? shard_calloc((size_t)group->size, SHARD_EXCHANGE_BYTES) : NULL;
     if (!all) {
         free(state);
         return SHARD_ERROR_MEMORY;
@@ -96,7 +95,7 @@ static int tag_of(const shard_group *group, int phase)
 static shard_status gather_ranks(shard_group *group)
 {
     enum { TAG_COME = 1, TAG_GO };
-    MPI_Request *requests = mpi.host->calloc((size_t)group->size, sizeof *requests);
+    MPI_Request *requests = shard_calloc((size_t)group->size, sizeof *requests);
     if (!requests)
         return SHARD_ERROR_MEMORY;
     int result = MPI_SUCCESS, first = group->world_ranks[0];
@@ -142,25 +141,12 @@ static shard_status create_comm(shard_group *group)
 static shard_status split(shard_group *parent, shard_group *group, int color)
 {
     (void)parent, (void)color;
-    SHARD_HOLD(&in_mpi);
-    SHARD_TRY(check_thread());
+    SHARD_HOLD(&mpi_lock);
+    SHARD_TRY(mpi_check_thread());
     shard_status status = make_state(group);
     if (status == SHARD_OK)
         status = gather_ranks(group);
     return status == SHARD_OK ? create_comm(group) : status;
-}
-
-static void mpi_send_abort_notice(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
-{
-    (void)group;
-    if (notice == SHARD_ABORT_DEVICE) {
-        mpi_say_device_aborted(status, text);
-    } else if (notice == SHARD_ABORT_LEAVING) { /* others may wait in vain for this rank, and MPI cannot be ended while they do */
-        mpi.failed = mpi.has_error = true;
-        snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
-    } else {
-        mpi_say_aborting(status, text);
-    }
 }
 
 /* Whether one of the others has left with an error. */
@@ -168,7 +154,7 @@ static bool has_failed_peer(void)
 {
     bool failed = false;
     for (int rank = 0; rank < mpi.size; rank++)
-        failed |= mpi.peers[rank].left && mpi.peers[rank].said[0];
+        failed |= mpi.peers[rank].left && mpi.peers[rank].failed.text[0];
     return failed;
 }
 
@@ -184,15 +170,15 @@ static void wait_for_late_ranks(void)
 
 static void end_mpi(void)
 {
-    mpi_say_farewell(mpi.failure);
-    bool together = mpi_wait_for_farewells(mpi.failed ? FAREWELL_SECONDS : mpi.host->timeout());
-    if (together && !mpi.failed && !has_failed_peer()) { /* MPI_Finalize has no deadline: all are to live that call it */
+    mpi_say(SHARD_ABORT_LEAVING, SHARD_OK, mpi.failure);
+    bool together = mpi_wait_for_farewells(mpi_has_failed() ? FAREWELL_SECONDS : mpi.host.timeout());
+    if (together && !mpi_has_failed() && !has_failed_peer()) { /* MPI_Finalize has no deadline: all are to live that call it */
         mpi_say_ready();
-        together = mpi_wait_for_farewells(mpi.host->timeout());
+        together = mpi_wait_for_farewells(mpi.host.timeout());
     }
-    if (mpi.failed && !mpi.has_error)
-        mpi.host->log(SHARD_LOG_ERROR, "mpi: the job fails, as a wait was given up before: %s", mpi.failure);
-    if (mpi.failed || !together || has_failed_peer())
+    if (mpi_has_failed() && !mpi.has_error)
+        shard_log_message(SHARD_LOG_ERROR, "mpi: the job fails, as a wait was given up before: %s", mpi.failure);
+    if (mpi_has_failed() || !together || has_failed_peer())
         mpi_abort();
     wait_for_late_ranks();
     mpi_watch("MPI_Finalize");
@@ -210,7 +196,7 @@ static void end_mpi(void)
  * world, when MPI has ended. */
 static void close_group(shard_group *group)
 {
-    SHARD_HOLD(&in_mpi);
+    SHARD_HOLD(&mpi_lock);
     mpi_group *state = group->state;
     bool whole = state->comm == mpi.comm && !mpi.ended;
     if (state->broken == SHARD_OK) {
@@ -223,49 +209,35 @@ static void close_group(shard_group *group)
         end_mpi();
 }
 
-static shard_status post_alone(shard_group *group, const shard_collective *call, shard_request **request)
-{
-    SHARD_HOLD(&in_mpi);
-    SHARD_TRY(check_thread());
-    return mpi_post(group, call, request);
-}
-
-static shard_status wait_alone(shard_group *group, shard_request *request)
-{
-    SHARD_HOLD(&in_mpi);
-    SHARD_TRY(check_thread());
-    return mpi_wait(group, request);
-}
-
 /* A thread that waits for a GPU probes while another one may be in MPI. That one reads the news. */
 static shard_status probe_alone(shard_group *group, const char *doing)
 {
-    if (!may_call() || pthread_mutex_trylock(&in_mpi) != 0)
+    if (!may_call() || pthread_mutex_trylock(&mpi_lock) != 0)
         return SHARD_OK;
     shard_status status = mpi_probe(group, doing);
-    pthread_mutex_unlock(&in_mpi);
+    pthread_mutex_unlock(&mpi_lock);
     return status;
 }
 
-/* May come while another thread waits in MPI. LEAVING, of a thread in exit, calls nothing of MPI. That of a thread that waits for
- * a GPU is left to the one in MPI, whose wait may end by it alone. */
-static void abort_alone(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
+/* May come while another thread waits in MPI. LEAVING, of a thread in exit, calls nothing of MPI: others may wait in vain for
+ * this rank, and MPI cannot be ended while they do. That of a thread that waits for a GPU is left to the one in MPI, whose wait
+ * may end by it alone. */
+static void notify_abort(shard_group *group, shard_abort_notice notice, shard_status status, const char *text)
 {
+    (void)group;
     if (notice == SHARD_ABORT_LEAVING) {
-        mpi_send_abort_notice(group, notice, status, text);
-        return;
-    }
-    bool locked = may_call() && pthread_mutex_trylock(&in_mpi) == 0;
-    if (!locked && notice == SHARD_ABORT_DEVICE) {
+        mpi.has_error = true;
+        snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
+    } else if (notice == SHARD_ABORT_DEVICE) {
         mpi_leave_device_abort(status, text);
-        return;
+        if (may_call() && pthread_mutex_trylock(&mpi_lock) == 0) {
+            mpi_say_what_was_left();
+            pthread_mutex_unlock(&mpi_lock);
+        }
+    } else if (may_call()) { /* else it does not come to the collective either */
+        SHARD_HOLD(&mpi_lock);
+        mpi_say(notice, status, text);
     }
-    if (!may_call()) /* nor does it come to the collective */
-        return;
-    if (!locked)
-        pthread_mutex_lock(&in_mpi);
-    mpi_send_abort_notice(group, notice, status, text);
-    pthread_mutex_unlock(&in_mpi);
 }
 
 static const shard_transport mpi_transport = {
@@ -273,10 +245,10 @@ static const shard_transport mpi_transport = {
     .split = split,
     .prepare = mpi_prepare,
     .discard = mpi_discard,
-    .post = post_alone,
-    .wait = wait_alone,
+    .post = mpi_post,
+    .wait = mpi_wait,
     .probe = probe_alone,
-    .abort = abort_alone,
+    .abort = notify_abort,
     .close = close_group,
     .ends_process = true,
 };
@@ -301,8 +273,8 @@ static shard_status connect_ranks(int *argc, char ***argv)
     MPI_Errhandler of_program = MPI_ERRHANDLER_NULL;
     MPI_TRY(MPI_Finalized(&over));
     if (over)
-        return mpi.host->error(SHARD_ERROR_UNAVAILABLE,
-                               "mpi: MPI_Finalize has been called in this process; MPI does not start again");
+        return shard_error(SHARD_ERROR_UNAVAILABLE,
+                           "mpi: MPI_Finalize has been called in this process; MPI does not start again");
     MPI_TRY(MPI_Initialized(&running));
     if (!running)
         MPI_TRY(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
@@ -331,15 +303,14 @@ static shard_status start_mpi(int *argc, char ***argv)
     mpi_watch_end();
     if (status == SHARD_OK)
         status = mpi_news_open();
-    return status == SHARD_OK ? mpi.host->env_integer("SHARD_MPI_COUNT", 1 << 30, 1, 1 << 30, &mpi.most) : status;
+    return status == SHARD_OK ? shard_env_integer("SHARD_MPI_COUNT", 1 << 30, 1, 1 << 30, &mpi.most) : status;
 }
 
 shard_status shard_mpi_plugin_open(const shard_mpi_host *host, shard_group *world, int *argc, char ***argv)
 {
-    if (host->version != SHARD_PLUGIN_VERSION)
-        return host->error(SHARD_ERROR_UNAVAILABLE,
-                           "mpi: the plugin is of another version than libshard: install both of the same one");
-    mpi = (mpi_world){.host = host};
+    mpi = (mpi_world){.host = *host};
+    if (!shard_plugin_begin(&mpi.host.base))
+        return SHARD_ERROR_UNAVAILABLE;
     shard_status status = start_mpi(argc, argv);
     if (status != SHARD_OK)
         return status;

@@ -29,7 +29,7 @@ typedef struct mpi_answer {
 #define MPI_NO_WAIT 0
 #define MPI_WAIT_FOR_THE_END 2 /* names of waits in groups are odd */
 
-/* That a rank waits with an error, or has aborted its collectives of device memory. */
+/* A notice of a rank about itself. Its tag is a shard_abort_notice. */
 typedef struct mpi_notice {
     shard_status status; /* OK: it has not */
     char text[SHARD_COMM_TEXT];
@@ -40,9 +40,9 @@ typedef struct mpi_peer {
     bool left;                  /* it comes to no collective any more; at the end of the job: it calls MPI_Finalize */
     bool ready;                 /* it calls MPI_Finalize */
     double failed_since;        /* since when it has waited in some group with an error; 0: it does not */
-    shard_status failed_status; /* with which */
-    char said[SHARD_COMM_TEXT]; /* why, if it failed; else "" */
-    mpi_notice aborted;
+    mpi_notice failed;          /* with which error it waits or has left; or the text "" */
+    mpi_notice aborted;         /* its collectives of device memory */
+    uint64_t asks;              /* the wait of its question that has no answer yet, or MPI_NO_WAIT */
     char given_up[SHARD_COMM_TEXT]; /* the error of the first that has waited for it in vain, or "" */
     enum { MPI_PEER_NOT_ASKED, MPI_PEER_ASKED, MPI_PEER_CAME, MPI_PEER_ABSENT } answer; /* whether it came to a wait */
     mpi_answer *received;                                                               /* with its last answer */
@@ -51,7 +51,7 @@ typedef struct mpi_peer {
 
 /* MPI is one of a kind in a process, and so is this. */
 typedef struct mpi_world {
-    const shard_mpi_host *host;
+    shard_mpi_host host;
     MPI_Comm comm; /* all ranks' */
     MPI_Comm news;
     int rank, size;
@@ -59,9 +59,11 @@ typedef struct mpi_world {
     bool started_here; /* MPI_Init was called here, so MPI_Finalize is, too */
     bool one_thread;   /* MPI takes calls of the thread alone that started it */
     bool ended;        /* MPI_Finalize has been called */
-    bool failed;       /* this rank has an error, or a wait was given up: requests are left, so the job must be aborted */
     bool has_error;    /* it leaves with an error, which is printed */
-    char failure[SHARD_COMM_TEXT]; /* which error, for the others; "" while it has not failed */
+    bool has_notices;  /* some rank has left, waits with an error, or was waited for in vain */
+    /* This rank's error, for the others, or of a wait that was given up: requests are left, so that the job must be aborted. ""
+     * while it has not failed. */
+    char failure[SHARD_COMM_TEXT];
     mpi_peer *peers;               /* [size] */
     shard_group *waiting;          /* the group that this rank waits in, or NULL */
     uint64_t wait;                 /* its name */
@@ -69,6 +71,16 @@ typedef struct mpi_world {
     int64_t most;                  /* elements of one MPI call, whose counts are int; SHARD_MPI_COUNT */
 } mpi_world;
 extern mpi_world mpi;
+
+static inline bool mpi_has_failed(void)
+{
+    return mpi.failure[0] != '\0';
+}
+
+/* One thread at a time calls MPI: MPI_THREAD_SERIALIZED. */
+extern pthread_mutex_t mpi_lock;
+/* UNSUPPORTED where the program, or MPI itself, has less than that level, and this thread is not the one that started it. */
+shard_status mpi_check_thread(void);
 
 /* A group's state. */
 typedef struct mpi_group {
@@ -100,20 +112,17 @@ shard_status mpi_news_open(void);
 /* Frees them; after MPI_Finalize, as messages are not waited for. */
 void mpi_news_close(void);
 
-/* To all other ranks: this one leaves; text [SHARD_COMM_TEXT], which stays, is "" or its error. */
-void mpi_say_farewell(const char *text);
+/* To all other ranks; the text is copied. LEAVING without an error has the text "". */
+void mpi_say(shard_abort_notice notice, shard_status status, const char *text);
 
 /* To all other ranks, after all have left: this one is about to call MPI_Finalize. From here on a rank has left when it is, too.
  */
 void mpi_say_ready(void);
 
-/* To all other ranks: this one has failed and waits, or (NULL) waits no more. */
-void mpi_say_aborting(shard_status status, const char *text);
-
-/* To all other ranks: this one has aborted its collectives of device memory; once. */
-void mpi_say_device_aborted(shard_status status, const char *text);
-/* The same, said by the thread that reads the news next; from any thread, without a call of MPI. */
+/* Leaves a notice of SHARD_ABORT_DEVICE to the thread that reads the news next; from any thread, without a call of MPI. */
 void mpi_leave_device_abort(shard_status status, const char *text);
+/* Says it now. */
+void mpi_say_what_was_left(void);
 
 /* Asks the rank whether it came to the wait that this rank is in, unless it has been asked; the answer is in mpi.peers. */
 void mpi_ask(int rank);

@@ -18,21 +18,17 @@
 /* The memory of a collective, taken before its preflight check. After an error it is not freed, as MPI may still use it. */
 struct shard_request {
     int *counts;   /* [2][size] of blocks, and where they begin: a call reads them until it is done; or NULL */
-    float *wide;   /* a chunk of narrow types, or NULL */
-    void *outside; /* the sum of this rank's block, until it is copied to ... */
-    void *inside;  /* ... its place in the data that is summed; or both NULL */
-    size_t bytes;  /* of outside */
+    void *room;    /* a chunk of narrow types as float32, or the sum of this rank's block, until it is copied to ... */
+    void *inside;  /* ... its place in the data that is summed; else NULL */
+    size_t bytes;  /* of the block */
     int number;    /* of calls under way; 0: the collective is done */
     MPI_Request calls[];
 };
 
-static const struct {
-    size_t size;
-    bool narrow; /* reduced as float32 */
-} kinds[SHARD_DTYPES] = {
-    [SHARD_FLOAT32] = {4, false}, [SHARD_FLOAT64] = {8, false}, [SHARD_BFLOAT16] = {2, true}, [SHARD_FLOAT16] = {2, true},
-    [SHARD_INT64] = {8, false},   [SHARD_INT32] = {4, false},   [SHARD_UINT8] = {1, true},
-};
+static bool is_narrow(shard_dtype dtype)
+{
+    return shard_dtype_is_half(dtype) || dtype == SHARD_UINT8;
+}
 
 /* MPI's handles need not be constants. */
 static MPI_Datatype type_of(shard_dtype dtype)
@@ -126,12 +122,12 @@ static int64_t narrow_chunk(int64_t count)
 static shard_status reduce_narrow(shard_group *group, const shard_collective *call, char *data, int64_t count, int root)
 {
     int64_t chunk = narrow_chunk(count);
-    float *wide = ((shard_request *)call->prepared)->wide;
+    float *wide = ((shard_request *)call->prepared)->room;
     MPI_Op op = op_of(call->op);
     shard_status status = SHARD_OK;
     for (int64_t start = 0; start < count && status == SHARD_OK; start += chunk) {
         int length = (int)shard_min(chunk, count - start);
-        char *part = data + (size_t)start * kinds[call->dtype].size;
+        char *part = data + (size_t)start * shard_dtype_size(call->dtype);
         MPI_Request request;
         int result;
         widen(part, wide, length, call->dtype);
@@ -140,7 +136,7 @@ static shard_status reduce_narrow(shard_group *group, const shard_collective *ca
         else
             result = MPI_Ireduce(group->rank == root ? MPI_IN_PLACE : wide, wide, length, MPI_FLOAT, op, root, comm_of(group),
                                  &request);
-        status = mpi_check(result, "MPI_Ireduce");
+        status = mpi_check(result, root < 0 ? "MPI_Iallreduce" : "MPI_Ireduce");
         if (status == SHARD_OK)
             status = finish_one(group, request);
         if (status == SHARD_OK && (root < 0 || root == group->rank))
@@ -154,33 +150,34 @@ static shard_status reduce_narrow(shard_group *group, const shard_collective *ca
 static void free_request(shard_request *request)
 {
     free(request->counts);
-    free(request->wide);
-    free(request->outside);
+    free(request->room);
     free(request);
 }
 
 /* Where a rank's block begins. */
 static char *block_of(const shard_group *group, const void *all, const shard_collective *call)
 {
-    return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * kinds[call->dtype].size;
+    return (char *)(uintptr_t)all + (size_t)shard_count_before(call->counts, group->rank) * shard_dtype_size(call->dtype);
 }
 
 /* Whether the blocks are moved or reduced one after the other, each by calls of its own. */
 static bool goes_by_blocks(const shard_collective *call)
 {
-    return call->count > mpi.most || (shard_collective_reduces(call) && kinds[call->dtype].narrow);
+    return call->count > mpi.most || (shard_collective_reduces(call) && is_narrow(call->dtype));
 }
 
 /* Which memory a collective needs. */
 typedef struct needs {
-    int64_t calls, counts, wide; /* elements of the request's arrays */
-    bool outside;
+    int64_t calls, counts; /* elements of the request's arrays */
+    int64_t room;          /* bytes */
+    bool outside;          /* it is for the rank's block */
 } needs;
 
 static needs needs_of(const shard_group *group, const shard_collective *call)
 {
-    if (shard_collective_reduces(call) && kinds[call->dtype].narrow)
-        return (needs){.wide = narrow_chunk(call->counts ? shard_largest_count(call->counts, group->size) : call->count)};
+    if (shard_collective_reduces(call) && is_narrow(call->dtype))
+        return (needs){.room = narrow_chunk(call->counts ? shard_largest_count(call->counts, group->size) : call->count) *
+                               (int64_t)sizeof(float)};
     if (!call->counts)
         return (needs){.calls = shard_divide_up(call->count, mpi.most)};
     if (goes_by_blocks(call))
@@ -189,13 +186,15 @@ static needs needs_of(const shard_group *group, const shard_collective *call)
      * also where the rank's block is empty. */
     bool inside =
         shard_collective_reduces(call) && (call->receive == call->send || call->receive == block_of(group, call->send, call));
-    return (needs){.calls = 1, .counts = 2 * (int64_t)group->size, .outside = inside};
+    int64_t room =
+        inside ? call->counts[group->rank] * (int64_t)shard_dtype_size(call->dtype) + 1 : 0; /* an empty block has memory, too */
+    return (needs){.calls = 1, .counts = 2 * (int64_t)group->size, .room = room, .outside = inside};
 }
 
 /* NULL without an error for none. */
 static void *take(int64_t count, size_t size)
 {
-    return count ? mpi.host->calloc((size_t)count, size) : NULL;
+    return count ? shard_calloc((size_t)count, size) : NULL;
 }
 
 shard_status mpi_prepare(shard_group *group, shard_collective *call)
@@ -203,17 +202,16 @@ shard_status mpi_prepare(shard_group *group, shard_collective *call)
     if (call->kind == SHARD_COLLECTIVE_EXCHANGE)
         return SHARD_OK;
     const needs n = needs_of(group, call);
-    shard_request *made = mpi.host->calloc(1, sizeof *made + (size_t)n.calls * sizeof *made->calls);
+    shard_request *made = shard_calloc(1, sizeof *made + (size_t)n.calls * sizeof *made->calls);
     if (!made)
         return SHARD_ERROR_MEMORY;
     made->counts = take(n.counts, sizeof *made->counts);
-    made->wide = take(n.wide, sizeof *made->wide);
+    made->room = take(n.room, 1);
     if (n.outside) {
-        made->bytes = (size_t)call->counts[group->rank] * kinds[call->dtype].size;
         made->inside = call->receive;
-        made->outside = mpi.host->calloc(1, made->bytes + 1);
+        made->bytes = (size_t)n.room - 1;
     }
-    if ((n.counts && !made->counts) || (n.wide && !made->wide) || (n.outside && !made->outside)) {
+    if ((n.counts && !made->counts) || (n.room && !made->room)) {
         free_request(made);
         return SHARD_ERROR_MEMORY;
     }
@@ -229,11 +227,13 @@ void mpi_discard(shard_group *group, const shard_collective *call)
 
 shard_status mpi_wait(shard_group *group, shard_request *request)
 {
+    SHARD_HOLD(&mpi_lock);
+    SHARD_TRY(mpi_check_thread());
     shard_status status = mpi_finish(group, request->calls, request->number);
     if (status != SHARD_OK)
         return status;
-    if (request->outside)
-        memcpy(request->inside, request->outside, request->bytes);
+    if (request->inside)
+        memcpy(request->inside, request->room, request->bytes);
     free_request(request);
     return SHARD_OK;
 }
@@ -247,7 +247,7 @@ static shard_status post_whole(shard_group *group, const shard_collective *call)
     shard_request *made = call->prepared;
     for (int64_t start = 0; start < call->count; start += mpi.most) {
         int length = (int)shard_min(mpi.most, call->count - start);
-        char *data = (char *)call->receive + (size_t)start * kinds[call->dtype].size;
+        char *data = (char *)call->receive + (size_t)start * shard_dtype_size(call->dtype);
         MPI_Request *next = &made->calls[made->number++];
         if (call->kind == SHARD_COLLECTIVE_BROADCAST)
             MPI_TRY(MPI_Ibcast(data, length, type, call->root, comm, next));
@@ -273,7 +273,7 @@ static void write_counts(const shard_group *group, const int64_t *counts, int *n
 /* Each rank's block is broadcast, or reduced to that rank, one after the other. */
 static shard_status move_blocks(shard_group *group, const shard_collective *call, char *all)
 {
-    size_t size = kinds[call->dtype].size;
+    size_t size = shard_dtype_size(call->dtype);
     MPI_Datatype type = type_of(call->dtype);
     MPI_Comm comm = comm_of(group);
     shard_status status = SHARD_OK;
@@ -283,10 +283,10 @@ static shard_status move_blocks(shard_group *group, const shard_collective *call
             MPI_Request request = MPI_REQUEST_NULL;
             if (call->kind == SHARD_COLLECTIVE_ALL_GATHER)
                 MPI_TRY(MPI_Ibcast(all, length, type, rank, comm, &request));
-            else if (!kinds[call->dtype].narrow)
+            else if (!is_narrow(call->dtype))
                 MPI_TRY(MPI_Ireduce(group->rank == rank ? MPI_IN_PLACE : all, all, length, type, op_of(call->op), rank, comm,
                                     &request));
-            status = kinds[call->dtype].narrow && call->kind != SHARD_COLLECTIVE_ALL_GATHER
+            status = is_narrow(call->dtype) && call->kind != SHARD_COLLECTIVE_ALL_GATHER
                          ? reduce_narrow(group, call, all, length, rank)
                          : finish_one(group, request);
             all += (size_t)length * size;
@@ -298,7 +298,7 @@ static shard_status move_blocks(shard_group *group, const shard_collective *call
 static void copy_own(const shard_group *group, const shard_collective *call, void *to, const void *from)
 {
     if (call->counts[group->rank] && to != from)
-        memmove(to, from, (size_t)call->counts[group->rank] * kinds[call->dtype].size);
+        memmove(to, from, (size_t)call->counts[group->rank] * shard_dtype_size(call->dtype));
 }
 
 static shard_status post_gather(shard_group *group, const shard_collective *call)
@@ -324,7 +324,7 @@ static shard_status post_scatter(shard_group *group, const shard_collective *cal
         return status;
     }
     write_counts(group, call->counts, made->counts);
-    MPI_TRY(MPI_Ireduce_scatter(call->send, made->outside ? made->outside : call->receive, made->counts, type_of(call->dtype),
+    MPI_TRY(MPI_Ireduce_scatter(call->send, made->inside ? made->room : call->receive, made->counts, type_of(call->dtype),
                                 op_of(call->op), comm_of(group), &made->calls[0]));
     made->number = 1;
     return SHARD_OK;
@@ -334,7 +334,7 @@ static shard_status start(shard_group *group, const shard_collective *call)
 {
     switch (call->kind) {
     case SHARD_COLLECTIVE_ALL_REDUCE:
-        return kinds[call->dtype].narrow ? reduce_narrow(group, call, call->receive, call->count, -1) : post_whole(group, call);
+        return is_narrow(call->dtype) ? reduce_narrow(group, call, call->receive, call->count, -1) : post_whole(group, call);
     case SHARD_COLLECTIVE_BROADCAST:
         return post_whole(group, call);
     case SHARD_COLLECTIVE_ALL_GATHER:
@@ -346,6 +346,8 @@ static shard_status start(shard_group *group, const shard_collective *call)
 
 shard_status mpi_post(shard_group *group, const shard_collective *call, shard_request **request)
 {
+    SHARD_HOLD(&mpi_lock);
+    SHARD_TRY(mpi_check_thread());
     shard_request *made = call->prepared;
     if (call->kind == SHARD_COLLECTIVE_EXCHANGE)
         return exchange(group, call);

@@ -14,7 +14,8 @@
 
 #define POLL_MICROSECONDS 100
 
-enum { TAG_LEFT, TAG_READY, TAG_FAILED, TAG_ABORT_NOTICE, TAG_WITHDRAWN, TAG_ASK, TAG_ANSWER, TAG_DEVICE_ABORTED, TAG_GIVEN_UP };
+/* Behind the values of shard_abort_notice, which are the tags of notices. */
+enum { TAG_READY = SHARD_ABORT_DEVICE + 1, TAG_ASK, TAG_ANSWER, TAG_GIVEN_UP };
 
 /* The waits that this rank came to, the last ones. */
 #define REMEMBERED 1024
@@ -27,7 +28,7 @@ static unsigned came;
 /* Questions that may be under way at once. */
 #define QUESTIONS 1024
 
-/* Answers that may be under way at once; there is no room for more. */
+/* Answers that may be under way at once; others are given later. */
 #define ANSWERS 256
 
 /* Ranks that have been waited for in vain: the text, then a bit for each rank. */
@@ -42,6 +43,7 @@ static struct {
     uint64_t question;             /* that the answers are to; MPI_NO_WAIT: none */
     uint64_t questions[QUESTIONS]; /* as they are sent */
     unsigned asked;
+    int unanswered;            /* ranks whose question has no answer yet */
     struct given_up *given_up; /* this rank's messages about other ranks, which stay until the end */
     char *answers;             /* [ANSWERS][answer_bytes] */
     char *received;            /* [size][answer_bytes], the last answer of each rank */
@@ -56,10 +58,10 @@ shard_status mpi_news_open(void)
     news.message_bytes = sizeof(mpi_notice);
     news.message_bytes = news.answer_bytes > news.message_bytes ? news.answer_bytes : news.message_bytes;
     news.message_bytes = news.given_up_bytes > news.message_bytes ? news.given_up_bytes : news.message_bytes;
-    news.message = mpi.host->calloc(1, news.message_bytes);
-    news.answers = mpi.host->calloc(ANSWERS, news.answer_bytes);
-    mpi.peers = mpi.host->calloc((size_t)mpi.size, sizeof *mpi.peers);
-    news.received = mpi.host->calloc((size_t)mpi.size, news.answer_bytes);
+    news.message = shard_calloc(1, news.message_bytes);
+    news.answers = shard_calloc(ANSWERS, news.answer_bytes);
+    mpi.peers = shard_calloc((size_t)mpi.size, sizeof *mpi.peers);
+    news.received = shard_calloc((size_t)mpi.size, news.answer_bytes);
     if (!news.message || !news.answers || !mpi.peers || !news.received)
         return SHARD_ERROR_MEMORY;
     for (int rank = 0; rank < mpi.size; rank++)
@@ -95,9 +97,12 @@ static void send_to_all(int tag, const void *bytes, size_t number)
         send_news(rank, tag, bytes, number);
 }
 
-void mpi_say_farewell(const char *text)
+void mpi_say(shard_abort_notice notice, shard_status status, const char *text)
 {
-    send_to_all(*text ? TAG_FAILED : TAG_LEFT, text, *text ? SHARD_COMM_TEXT : 0);
+    static mpi_notice said[SHARD_ABORT_DEVICE + 1];
+    said[notice].status = status;
+    snprintf(said[notice].text, sizeof said[notice].text, "%s", text ? text : "");
+    send_to_all((int)notice, &said[notice], sizeof said[notice]);
 }
 
 void mpi_say_ready(void)
@@ -106,27 +111,6 @@ void mpi_say_ready(void)
     for (int rank = 0; rank < mpi.size; rank++)
         mpi.peers[rank].left = mpi.peers[rank].ready;
     send_to_all(TAG_READY, NULL, 0);
-}
-
-static void fill_notice(mpi_notice *notice, shard_status status, const char *text)
-{
-    notice->status = status;
-    snprintf(notice->text, sizeof notice->text, "%s", text);
-}
-
-void mpi_say_aborting(shard_status status, const char *text)
-{
-    static mpi_notice said;
-    if (text)
-        fill_notice(&said, status, text);
-    send_to_all(text ? TAG_ABORT_NOTICE : TAG_WITHDRAWN, &said, text ? sizeof said : 0);
-}
-
-void mpi_say_device_aborted(shard_status status, const char *text)
-{
-    static mpi_notice said;
-    fill_notice(&said, status, text);
-    send_to_all(TAG_DEVICE_ABORTED, &said, sizeof said);
 }
 
 static struct {
@@ -138,15 +122,16 @@ static struct {
 void mpi_leave_device_abort(shard_status status, const char *text)
 {
     SHARD_HOLD(&left_behind.lock);
-    fill_notice(&left_behind.abort, status, text);
+    left_behind.abort.status = status;
+    snprintf(left_behind.abort.text, sizeof left_behind.abort.text, "%s", text);
     left_behind.is_there = true;
 }
 
-static void say_what_was_left(void)
+void mpi_say_what_was_left(void)
 {
     SHARD_HOLD(&left_behind.lock);
     if (left_behind.is_there)
-        mpi_say_device_aborted(left_behind.abort.status, left_behind.abort.text);
+        mpi_say(SHARD_ABORT_DEVICE, left_behind.abort.status, left_behind.abort.text);
     left_behind.is_there = false;
 }
 
@@ -163,6 +148,7 @@ static bool is_marked(const unsigned char *ranks, int rank)
 /* The first error that names a rank stays. */
 static void take_given_up(const char *message)
 {
+    mpi.has_notices = true;
     for (int rank = 0; rank < mpi.size; rank++)
         if (is_marked((const unsigned char *)message + SHARD_COMM_TEXT, rank) && !mpi.peers[rank].given_up[0])
             memcpy(mpi.peers[rank].given_up, message, SHARD_COMM_TEXT);
@@ -211,7 +197,7 @@ static void fill_answer(mpi_answer *answer, uint64_t question)
     for (unsigned i = 0; i < REMEMBERED; i++)
         answer->came |= came_to[i].name == question;
     if (mpi.waiting)
-        mpi.host->group_describe(mpi.waiting, answer->doing, sizeof answer->doing);
+        mpi.host.group_describe(mpi.waiting, answer->doing, sizeof answer->doing);
     for (int rank = 0; mpi.waiting && rank < mpi.waiting->size; rank++)
         mark(answer->waits_for, mpi.waiting->world_ranks[rank]);
     if (mpi.wait != MPI_WAIT_FOR_THE_END)
@@ -222,7 +208,8 @@ static void fill_answer(mpi_answer *answer, uint64_t question)
             mark(answer->waits_for, rank);
 }
 
-static void give_answer(int rank, uint64_t question)
+/* False: no answer can be sent now. */
+static bool give_answer(int rank)
 {
     for (int i = 0; i < ANSWERS; i++) {
         int done = 1;
@@ -231,10 +218,30 @@ static void give_answer(int rank, uint64_t question)
         if (!done)
             continue;
         mpi_answer *answer = (mpi_answer *)(news.answers + (size_t)i * news.answer_bytes);
-        fill_answer(answer, question);
+        fill_answer(answer, mpi.peers[rank].asks);
         MPI_Isend(answer, (int)news.answer_bytes, MPI_BYTE, rank, TAG_ANSWER, mpi.news, &news.sent[i]);
-        return;
+        return true;
     }
+    return false;
+}
+
+static void give_answers(void)
+{
+    for (int rank = 0; rank < mpi.size && news.unanswered; rank++) {
+        if (mpi.peers[rank].asks == MPI_NO_WAIT)
+            continue;
+        if (!give_answer(rank))
+            return;
+        mpi.peers[rank].asks = MPI_NO_WAIT;
+        news.unanswered--;
+    }
+}
+
+/* A rank waits for one answer at a time: that to its last question. */
+static void take_question(mpi_peer *peer)
+{
+    news.unanswered += peer->asks == MPI_NO_WAIT;
+    memcpy(&peer->asks, news.message, sizeof peer->asks);
 }
 
 static void take_answer(mpi_peer *peer)
@@ -249,25 +256,14 @@ static void take_news(int rank, int tag)
 {
     mpi_peer *peer = &mpi.peers[rank];
     const mpi_notice *notice = (const mpi_notice *)news.message;
-    uint64_t question;
     switch (tag) {
     case TAG_ASK:
-        memcpy(&question, news.message, sizeof question);
-        give_answer(rank, question);
+        take_question(peer);
         break;
     case TAG_ANSWER:
         take_answer(peer);
         break;
-    case TAG_ABORT_NOTICE:
-        peer->failed_since = shard_seconds();
-        peer->failed_status = notice->status;
-        memcpy(peer->said, notice->text, sizeof peer->said);
-        break;
-    case TAG_WITHDRAWN:
-        peer->failed_since = 0;
-        peer->said[0] = '\0';
-        break;
-    case TAG_DEVICE_ABORTED:
+    case SHARD_ABORT_DEVICE:
         peer->aborted = *notice;
         break;
     case TAG_READY:
@@ -278,28 +274,29 @@ static void take_news(int rank, int tag)
         take_given_up(news.message);
         break;
     default:
-        peer->left = true;
-        peer->said[0] = '\0';
-        if (tag == TAG_FAILED)
-            memcpy(peer->said, news.message, sizeof peer->said);
+        peer->failed = *notice;
+        peer->failed_since = tag == SHARD_ABORT_WAITING ? shard_seconds() : 0;
+        peer->left |= tag == SHARD_ABORT_LEAVING;
+        mpi.has_notices |= tag != SHARD_ABORT_WITHDRAWN;
     }
 }
 
 void mpi_read_news(void)
 {
-    say_what_was_left();
-    for (;;) {
-        int there = 0;
-        MPI_Status from;
-        if (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi.news, &there, &from) != MPI_SUCCESS || !there)
-            return;
+    int there = 0;
+    MPI_Status from;
+    mpi_say_what_was_left();
+    while (MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi.news, &there, &from) == MPI_SUCCESS && there) {
         MPI_Recv(news.message, (int)news.message_bytes, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, mpi.news, &from);
         take_news(from.MPI_SOURCE, from.MPI_TAG);
     }
+    give_answers();
 }
 
 void mpi_forget_answers(void)
 {
+    if (news.question == MPI_NO_WAIT) /* none was asked */
+        return;
     news.question = MPI_NO_WAIT; /* an answer to the last one may still come */
     for (int rank = 0; rank < mpi.size; rank++)
         mpi.peers[rank].answer = MPI_PEER_NOT_ASKED;
@@ -372,12 +369,12 @@ static void write_absent(const bool *absent, int witness, char *text, size_t byt
         first++;
     const mpi_answer *received = mpi.peers[first].received;
     bool answers = has_answered(NULL, first) && received->doing[0] && !mpi.peers[first].left;
-    mpi.host->write_culprits(mpi.size, absent, mpi.peers[witness].received->doing, answers ? received->doing : NULL, text, bytes);
+    mpi.host.write_culprits(mpi.size, absent, mpi.peers[witness].received->doing, answers ? received->doing : NULL, text, bytes);
 }
 
 shard_status mpi_find_absent(mpi_is_done *is_done, void *context, int *done, char *text, size_t bytes)
 {
-    bool *absent = mpi.host->calloc((size_t)mpi.size, sizeof *absent);
+    bool *absent = shard_calloc((size_t)mpi.size, sizeof *absent);
     if (!absent)
         return SHARD_ERROR_MEMORY;
     mpi_forget_answers();
@@ -385,15 +382,15 @@ shard_status mpi_find_absent(mpi_is_done *is_done, void *context, int *done, cha
         if (!mpi.peers[rank].left)
             mpi_ask(rank);
     shard_status status = SHARD_OK;
-    for (double end = shard_seconds() + shard_silent_seconds(mpi.host->timeout());
-         shard_seconds() < end && !*done && status == SHARD_OK && !has_all_answers();) {
+    for (double end = shard_own_seconds() + shard_silent_seconds(mpi.host.timeout());
+         shard_own_seconds() < end && !*done && status == SHARD_OK && !has_all_answers();) {
         usleep(POLL_MICROSECONDS);
         mpi_read_news();
         status = is_done(context, done);
     }
     fill_answer(mpi.peers[mpi.rank].received, mpi.wait);
     shard_waits waits = {.size = mpi.size, .answers = has_answered, .waits_for = waits_for};
-    int witness = *done || status != SHARD_OK ? -1 : mpi.host->find_culprits(&waits, mpi.rank, absent);
+    int witness = *done || status != SHARD_OK ? -1 : mpi.host.find_culprits(&waits, mpi.rank, absent);
     const char *known = witness >= 0 ? find_given_up(absent) : NULL;
     text[0] = '\0';
     if (known)

@@ -37,7 +37,7 @@ shard_status mpi_check(int result, const char *call)
         return SHARD_OK;
     MPI_Error_string(result, text, &length);
     text[strcspn(text, "\n")] = '\0';
-    return mpi.host->error(SHARD_ERROR_DEVICE, "mpi: %.*s: %.200s", (int)strcspn(call, "("), call, text);
+    return shard_error(SHARD_ERROR_DEVICE, "mpi: %.*s: %.200s", (int)strcspn(call, "("), call, text);
 }
 
 /* A name of the wait: odd, equal on all ranks of the group, and different from the names of other waits. A collective
@@ -56,10 +56,9 @@ static shard_status give_up(shard_group *group, shard_status status, const char 
 {
     mpi_group *state = group->state;
     state->broken = status;
-    mpi.failed = true;
     snprintf(state->text, sizeof state->text, "%s", text);
     snprintf(mpi.failure, sizeof mpi.failure, "%s", text);
-    return mpi.host->error(status, "%s%s", mpi.host->broken_prefix(&state->broken_since), text);
+    return shard_error(status, "%s%s", mpi.host.broken_prefix(&state->broken_since), text);
 }
 
 shard_status mpi_fail(shard_group *group, shard_status status)
@@ -84,11 +83,11 @@ shard_status mpi_probe(shard_group *group, const char *doing)
     for (int rank = 0; rank < group->size; rank++) {
         const mpi_peer *peer = &mpi.peers[group->world_ranks[rank]];
         if (peer->aborted.status != SHARD_OK)
-            return mpi.host->error(peer->aborted.status, "%s", peer->aborted.text);
-        if (peer->said[0] && (peer->left || (peer->failed_status == SHARD_ERROR_DEVICE && waits_with_error(peer))))
-            return mpi.host->error(SHARD_ERROR_PEER, "%s", peer->said);
+            return shard_error(peer->aborted.status, "%s", peer->aborted.text);
+        if (peer->failed.text[0] && (peer->left || (peer->failed.status == SHARD_ERROR_DEVICE && waits_with_error(peer))))
+            return shard_error(SHARD_ERROR_PEER, "%s", peer->failed.text);
         if (peer->given_up[0])
-            return mpi.host->error(SHARD_ERROR_TIMEOUT, "%s", peer->given_up);
+            return shard_error(SHARD_ERROR_TIMEOUT, "%s", peer->given_up);
     }
     return SHARD_OK;
 }
@@ -105,7 +104,7 @@ static bool may_come_still(const mpi_peer *peer)
 static shard_status check_ranks(shard_group *group)
 {
     char text[SHARD_COMM_TEXT], doing[MPI_DOING_TEXT];
-    for (int rank = 0; rank < group->size; rank++) {
+    for (int rank = 0; rank < group->size && mpi.has_notices; rank++) {
         int world_rank = group->world_ranks[rank];
         const mpi_peer *peer = &mpi.peers[world_rank];
         if (peer->given_up[0])
@@ -119,9 +118,9 @@ static shard_status check_ranks(shard_group *group)
             mpi_forget_answer(world_rank);
             continue;
         }
-        mpi.host->group_describe(group, doing, sizeof doing);
-        if (peer->said[0])
-            snprintf(text, sizeof text, "%s", peer->said);
+        mpi.host.group_describe(group, doing, sizeof doing);
+        if (peer->failed.text[0])
+            snprintf(text, sizeof text, "%s", peer->failed.text);
         else
             snprintf(text, sizeof text, "rank %d has left: it did not come to %s", world_rank, doing);
         return give_up(group, SHARD_ERROR_PEER, text);
@@ -146,10 +145,10 @@ static shard_status fail_late(shard_group *group, wait_for *wait, int *done)
     shard_status status = mpi_find_absent(test_all, wait, done, text, sizeof text);
     if (status != SHARD_OK || *done)
         return status;
-    mpi.host->group_describe(group, doing, sizeof doing);
+    mpi.host.group_describe(group, doing, sizeof doing);
     if (!text[0])
         snprintf(text, sizeof text, "all ranks came, but MPI did not finish %s within %.0f s (SHARD_TIMEOUT)", doing,
-                 mpi.host->timeout());
+                 mpi.host.timeout());
     return give_up(group, SHARD_ERROR_TIMEOUT, text);
 }
 
@@ -173,7 +172,7 @@ static shard_status poll(shard_group *group, wait_for *wait)
             probed = time;
             mpi_read_news();
             status = check_ranks(group);
-            if (status == SHARD_OK && time - start > shard_group_patience(group, mpi.host->timeout()))
+            if (status == SHARD_OK && time - start > shard_group_patience(group, mpi.host.timeout()))
                 status = fail_late(group, wait, &done);
             if (status != SHARD_OK || done)
                 return status;
@@ -187,7 +186,7 @@ shard_status mpi_finish(shard_group *group, MPI_Request *requests, int number)
 {
     mpi_group *state = group->state;
     if (state->broken)
-        return mpi.host->error(state->broken, "%s%s", mpi.host->broken_prefix(&state->broken_since), state->text);
+        return shard_error(state->broken, "%s%s", mpi.host.broken_prefix(&state->broken_since), state->text);
     mpi.waiting = group;
     mpi.wait = name_of_next_wait(group);
     mpi_come_to(mpi.wait);

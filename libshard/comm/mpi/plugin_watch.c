@@ -51,11 +51,12 @@ static void *watch_call(void *context)
 {
     int rank = launched_rank();
     pthread_mutex_lock(&watch.lock);
-    wait_until_over(mpi.host->timeout() + WATCH_STEP_SECONDS * (rank < WATCH_STEPS ? rank : WATCH_STEPS));
+    wait_until_over(mpi.host.timeout() + WATCH_STEP_SECONDS * (rank < WATCH_STEPS ? rank : WATCH_STEPS));
     if (!watch.over) {
-        mpi.host->log(SHARD_LOG_ERROR,
-                      "rank %d: %s did not end within %.0f s (SHARD_TIMEOUT): another rank has ended, hangs, or was not started",
-                      rank, watch.what, mpi.host->timeout());
+        shard_log_message(
+            SHARD_LOG_ERROR,
+            "rank %d: %s did not end within %.0f s (SHARD_TIMEOUT): another rank has ended, hangs, or was not started", rank,
+            watch.what, mpi.host.timeout());
         _exit(EXIT_FAILURE); /* MPI_Abort may wait for what hangs; the launcher ends the others */
     }
     pthread_mutex_unlock(&watch.lock);
@@ -89,7 +90,7 @@ static bool have_all_left(void)
 {
     int left = 1;
     for (int rank = 0; rank < mpi.size; rank++)
-        left += rank != mpi.rank && (mpi.peers[rank].left || (mpi.failed && mpi.peers[rank].given_up[0]));
+        left += rank != mpi.rank && (mpi.peers[rank].left || (mpi_has_failed() && mpi.peers[rank].given_up[0]));
     return left == mpi.size;
 }
 
@@ -106,8 +107,8 @@ static int count_before(void)
 {
     int before = 0;
     for (int rank = 0; rank < mpi.size; rank++) {
-        bool failed = mpi.peers[rank].said[0];
-        before += rank != mpi.rank && mpi.peers[rank].left && (failed == mpi.failed ? rank < mpi.rank : failed);
+        bool failed = mpi.peers[rank].failed.text[0];
+        before += rank != mpi.rank && mpi.peers[rank].left && (failed == mpi_has_failed() ? rank < mpi.rank : failed);
     }
     return before;
 }
@@ -121,10 +122,10 @@ bool mpi_wait_for_farewells(double seconds)
     for (mpi_read_news(); !have_all_left() && shard_own_seconds() < end; mpi_read_news())
         usleep(POLL_MICROSECONDS);
     is_over(NULL, &over);
-    if (over || mpi.failed)
+    if (over || mpi_has_failed())
         return over;
     if (mpi_find_absent(is_over, NULL, &over, text, sizeof text) == SHARD_OK && !over && count_before() == 0)
-        mpi.host->log(SHARD_LOG_ERROR, "%s", text);
+        shard_log_message(SHARD_LOG_ERROR, "%s", text);
     return over;
 }
 
