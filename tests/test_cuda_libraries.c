@@ -428,11 +428,10 @@ static ncclResult_t sum(const float *from, float *to, size_t count, ncclComm_t c
 
 START_TEST(refuses_calls_in_progress)
 {
-    ncclComm_t comm = alone(0), part;
+    ncclComm_t comm = alone(0);
     float *data = floats(10, 1, NULL);
     ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclInProgress);
     ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclInvalidUsage);
-    ck_assert_int_eq(ncclCommSplit(comm, 0, 0, &part, NULL), ncclInvalidUsage);
     ck_assert_int_eq(ncclCommFinalize(comm), ncclInvalidUsage);
     ncclResult_t result = ncclInProgress;
     while (result == ncclInProgress)
@@ -464,15 +463,6 @@ START_TEST(stumbles_over_overlap)
     ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess); /* in place it goes */
     ck_assert_int_eq(sum(data, data + 1, 10, comm, NULL), ncclSuccess);
     cudaDeviceSynchronize();
-}
-END_TEST
-
-START_TEST(stumbles_over_a_split_beside_work)
-{
-    ncclComm_t comm = alone(1), part;
-    float *data = floats(10, 1, NULL);
-    ck_assert_int_eq(sum(data, data, 10, comm, NULL), ncclSuccess);
-    ncclCommSplit(comm, 0, 0, &part, NULL);
 }
 END_TEST
 
@@ -548,7 +538,6 @@ int main(void)
     tcase_add_test(tcase, refuses_calls_in_progress);
     tcase_add_test(tcase, refuses_two_streams);
     tcase_add_test_raise_signal(tcase, stumbles_over_overlap, SIGABRT);
-    tcase_add_test_raise_signal(tcase, stumbles_over_a_split_beside_work, SIGABRT);
     tcase_add_loop_test(tcase, refuses_one_gpu_for_two, 0, 2);
     tcase_add_loop_test(tcase, notices_a_dead_peer, 0, 2);
     tcase_add_test_raise_signal(tcase, stumbles_over_mismatch, SIGABRT);

@@ -198,6 +198,8 @@ static void leaves_in_flight(shard_group *world, void *context)
     ncclComm_t comm = connect_directly(world);
     shard_group *group = shard_group_split(world, 0);
     ck_assert_msg(group != NULL, "%s", shard_last_error());
+    check_sum_of_ranks(world); /* the first use of a group makes its communicator */
+    check_sum_of_ranks(group);
     float *data = make_filled(1000, 1), *before = make_filled(1000, shard_group_rank(world));
     bool late = shard_group_rank(world) == 1;
     if (!late)
@@ -262,6 +264,13 @@ static double seconds(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* The first use of a group makes its communicator. */
+static void use_all(shard_group *const groups[STUCK_GROUPS])
+{
+    for (int i = 0; i < STUCK_GROUPS; i++)
+        check_sum_of_ranks(groups[i]);
+}
+
 /* Collectives of three groups on one stream, that of the stuck group first. Rank 3 dies before its GPU comes
  * to its part of them: that waits for a broadcast which no other rank enters. */
 static void queue_collectives(shard_group *const groups[STUCK_GROUPS], enum stuck_group stuck)
@@ -298,7 +307,7 @@ static void sticks(shard_group *world, void *context)
     shard_mesh *mesh = shard_mesh_create(.model = 2);
     ck_assert_msg(mesh != NULL, "%s", shard_last_error());
     shard_group *groups[STUCK_GROUPS] = {world, shard_mesh_model_group(mesh), shard_mesh_data_group(mesh)};
-    check_sum_of_ranks(world);
+    use_all(groups);
     queue_collectives(groups, one->which);
     double start = seconds();
     expect_death(world);
@@ -324,6 +333,8 @@ static void loses_neighbour(shard_group *world, void *context)
     int rank = shard_group_rank(world);
     shard_group *first = shard_group_split(world, rank == 2), *second = shard_group_split(world, rank == 0);
     ck_assert_msg(first && second, "%s", shard_last_error());
+    check_sum_of_ranks(first);
+    check_sum_of_ranks(second);
     ncclComm_t comm = connect_directly(world);
     float *data = make_filled(1000, 1);
     if (rank == 2)
@@ -365,6 +376,7 @@ static void leaves_stuck(shard_group *none, void *context)
     ck_assert_msg(mesh && extra, "%s", shard_last_error());
     shard_group *groups[STUCK_GROUPS] = {world, shard_mesh_model_group(mesh), shard_mesh_data_group(mesh)};
     check_sum_of_ranks(extra);
+    use_all(groups);
     queue_collectives(groups, one->which);
     shard_error(SHARD_ERROR_IO, "something else");
     shard_group_free(extra);

@@ -27,18 +27,12 @@ static const shard_nccl_plugin *plugin(void)
     return nccl;
 }
 
-static shard_group *group_of_one(void)
-{
-    shard_group *group = shard_group_alone(0);
-    ck_assert_ptr_nonnull(group);
-    group->device_transport = &plugin()->transport;
-    return group;
-}
-
 static shard_group *connected(void)
 {
     unsigned char id[SHARD_NCCL_ID_BYTES];
-    shard_group *group = group_of_one();
+    shard_group *group = shard_group_alone(0);
+    ck_assert_ptr_nonnull(group);
+    group->device_transport = &plugin()->transport;
     check_done(plugin()->make_id(id));
     check_done(plugin()->connect(group, gpu(), id, false));
     return group;
@@ -172,36 +166,34 @@ START_TEST(sums_in_pieces)
 }
 END_TEST
 
-START_TEST(splits)
+START_TEST(several_groups)
 {
-    shard_group *group = connected(), *part = group_of_one(), *other = group_of_one();
-    check_done(plugin()->transport.split(group, part, 5));
-    check_collectives(part, SMALL, SHARD_FLOAT32);
-    check_done(plugin()->transport.split(group, NULL, 0)); /* this rank needs none */
-    check_done(plugin()->transport.split(part, other, 0));
-    shard_group_free(part);
-    check_collectives(group, SMALL, SHARD_FLOAT32);
-    check_collectives(other, SMALL, SHARD_BFLOAT16);
-    shard_group_free(other);
-    shard_group_free(group);
+    shard_group *first = connected(), *second = connected();
+    check_collectives(second, SMALL, SHARD_FLOAT32);
+    shard_group *third = connected();
+    shard_group_free(second);
+    check_collectives(first, SMALL, SHARD_FLOAT32);
+    check_collectives(third, SMALL, SHARD_BFLOAT16);
+    shard_group_free(third);
+    shard_group_free(first);
     check_done(shard_last_status());
 }
 END_TEST
 
-/* NCCL allocates outside of the pool, which holds all memory when a communicator is made and when one is split. */
+/* NCCL allocates outside of the pool, which holds all memory when a communicator is made, also after earlier ones. */
 START_TEST(finds_memory)
 {
     setenv("SHARD_CUDA_EMULATION_MEMORY", "64M", 1);
     void *array = make_array(NULL, SMALL * sizeof(float));
     fill_pool(gpu());
-    shard_group *group = connected(), *part = group_of_one();
+    shard_group *group = connected();
     all_reduce(group, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     fill_pool(gpu());
-    check_done(plugin()->transport.split(group, part, 5));
-    all_reduce(part, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
+    shard_group *other = connected();
+    all_reduce(other, array, SMALL, SHARD_FLOAT32, SHARD_SUM);
     check_done(gpu()->ops->synchronize(gpu()));
     ck_assert_int_eq(cudaPeekAtLastError(), cudaSuccess); /* nor is it left of asking whether work is done */
-    shard_group_free(part);
+    shard_group_free(other);
     shard_group_free(group);
     check_done(shard_last_status());
 }
@@ -290,7 +282,7 @@ int main(void)
     tcase_add_test(all, sums_in_pieces);
     tcase_add_test(all, counts_memory);
     tcase_add_test(all, finds_memory);
-    tcase_add_test(all, splits);
+    tcase_add_test(all, several_groups);
     tcase_add_test(all, any_thread);
     tcase_add_test(all, aborts);
     return test_run(suite);

@@ -7,6 +7,7 @@
 
 #include "autograd/autograd.h"
 #include "comm/comm.h"
+#include "comm/registry.h"
 #include "support/options.h"
 
 #include <stdlib.h>
@@ -136,7 +137,7 @@ static void reduces_during_backward(shard_group *world, void *context)
         {
             shard_tensor *x = made_up_leaf(SHARD_SHAPE(2, WIDTH), 3, SHARD_FLOAT32);
             if (step == 0 && shard_device_open(NULL) != shard_cpu()) /* replicas are compared once: not noted */
-                check_ok(shard_group_choose_device_transport(world, shard_device_open(NULL)));
+                check_ok(shard_device_transport_choose(world, &(shard_collective){.device = shard_device_open(NULL)}));
             start_noting(world);
             for (int i = 0; i < LAYERS; i++)
                 x = shard_forward(layer[i], mark(x, (char)('1' + i)));

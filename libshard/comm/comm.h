@@ -47,9 +47,6 @@ shard_group *shard_group_make(shard_group *parent, const int *ranks, int size);
 /* Destroys any group, also one that a mesh or the library owns. NULL is ignored. */
 void shard_group_free(shard_group *group);
 
-/* Chooses the group's device transport now, for data in the memory of a device like this one. Collective. */
-shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device);
-
 /* ---- the checked collectives ---- */
 
 /* Each is called even if this thread already has an error: the other ranks receive it, and all ranks

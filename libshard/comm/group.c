@@ -8,7 +8,6 @@
 #include "comm/backends.h"
 #include "comm/function.h"
 #include "comm/preflight.h"
-#include "comm/registry.h"
 #include "comm/straggler.h"
 
 #include <inttypes.h>
@@ -23,10 +22,11 @@ bool shard_group_allocate(shard_group *group)
     group->world_ranks = shard_calloc((size_t)group->size, sizeof *group->world_ranks);
     group->peers = shard_calloc((size_t)group->size, SHARD_COMM_TEXT);
     group->parts = shard_calloc((size_t)group->size, sizeof *group->parts);
+    group->counts = shard_calloc((size_t)group->size, sizeof *group->counts);
     group->stragglers = shard_stragglers_create(group->size);
     for (int rank = 0; rank < group->size && group->world_ranks; rank++)
         group->world_ranks[rank] = rank; /* of the world; other groups set theirs */
-    return group->world_ranks && group->peers && group->parts && group->stragglers;
+    return group->world_ranks && group->peers && group->parts && group->counts && group->stragglers;
 }
 
 /* After shard_finalize a pointer to the world that was kept is a group of this rank alone. */
@@ -52,6 +52,7 @@ void shard_group_free(shard_group *group)
     }
     free(group->peers);
     free(group->parts);
+    free(group->counts);
     free(group->stragglers);
     if (group->is_world) {
         end_world(group);
@@ -130,7 +131,7 @@ shard_group *shard_group_make(shard_group *parent, const int *ranks, int size)
         group->world_ranks[i] = parent->world_ranks[ranks[i]];
         group->rank = ranks[i] == parent->rank ? i : group->rank;
     }
-    if (group->transport->split(parent, group, 0) == SHARD_OK &&
+    if (group->transport->split(parent, group) == SHARD_OK &&
         shard_preflight_only(group, SHARD_COLLECTIVE_GROUP_CREATE) == SHARD_OK)
         return group;
     shard_group_free(group);
@@ -140,62 +141,25 @@ shard_group *shard_group_make(shard_group *parent, const int *ranks, int size)
 /* The color of ranks that get no group. */
 enum { NO_COLOR = -1 };
 
-/* The word that each rank sends before a split. */
-typedef struct split_word {
-    int32_t color;
-    int32_t reaches; /* it has a device whose memory the host does not reach */
-} split_word;
-
 /* The group of the ranks with this rank's color. */
-static shard_group *create_of_color(shard_group *parent, const split_word *words)
-{
-    int *ranks = shard_calloc((size_t)parent->size, sizeof *ranks), size = 0;
-    if (!ranks)
-        return NULL; /* the ranks of the parent get the error in their next preflight check */
-    for (int rank = 0; rank < parent->size; rank++)
-        if (words[rank].color == words[parent->rank].color)
-            ranks[size++] = rank;
-    shard_group *group = shard_group_make(parent, ranks, size);
-    free(ranks);
-    return group;
-}
-
-/* The split of the host transport; *all_reach: every rank has a device whose memory the host does not
- * reach. */
-static shard_group *split_host(shard_group *parent, int color, bool reaches, bool *all_reach)
+static shard_group *split_together(shard_group *parent, int32_t color)
 {
     const shard_collective call = {.kind = SHARD_COLLECTIVE_GROUP_SPLIT};
-    split_word mine = {.color = color, .reaches = reaches};
-    split_word *words = shard_calloc((size_t)parent->size, sizeof *words);
+    int *ranks = shard_calloc((size_t)parent->size, sizeof *ranks), size = 0; /* an error reaches all ranks by the check */
     shard_group *group = NULL;
     parent->call = &call;
-    shard_status status = shard_preflight(parent, &call, &mine, sizeof mine);
+    shard_status status = shard_preflight(parent, &call, &color, sizeof color);
     parent->call = NULL;
-    for (int rank = 0; rank < parent->size && status == SHARD_OK; rank++) {
-        memcpy(&words[rank], shard_received(parent)[rank].data, sizeof mine);
-        *all_reach &= words[rank].reaches != 0;
-    }
+    for (int rank = 0; rank < parent->size && status == SHARD_OK; rank++)
+        if (memcmp(shard_received(parent)[rank].data, &color, sizeof color) == 0)
+            ranks[size++] = rank;
     if (status == SHARD_OK) {
         if (color != NO_COLOR)
-            group = create_of_color(parent, words);
+            group = shard_group_make(parent, ranks, size);
         status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
     }
-    free(words);
+    free(ranks);
     if (status == SHARD_OK)
-        return group;
-    shard_group_free(group);
-    return NULL;
-}
-
-static shard_group *split_together(shard_group *parent, int color)
-{
-    shard_device *device = shard_accelerator();
-    bool all_reach = true;
-    shard_group *group = split_host(parent, color, device != NULL, &all_reach);
-    if (shard_last_status() != SHARD_OK || !all_reach)
-        return group;
-    if (shard_group_choose_device_transport(parent, device) == SHARD_OK &&
-        shard_device_transport_split(parent, shard_group_size(group) > 1 ? group : NULL, color) == SHARD_OK)
         return group;
     shard_group_free(group);
     return NULL;
@@ -300,12 +264,6 @@ shard_status shard_group_set_replicas(shard_group *group, shard_group *replicas)
             shard_group_common(group, replicas));
     group->replicas = replicas;
     return SHARD_OK;
-}
-
-shard_status shard_group_choose_device_transport(shard_group *group, shard_device *device)
-{
-    const shard_collective call = {.kind = SHARD_COLLECTIVE_GROUP_SPLIT, .device = device};
-    return group->device_transport ? SHARD_OK : shard_device_transport_choose(group, &call);
 }
 
 shard_status shard_group_fail(shard_group *group)

@@ -71,8 +71,10 @@ static shard_status try_transport(shard_group *group, const shard_transport *tra
                                   char *refusal, size_t bytes)
 {
     unsigned char offer[SHARD_OFFER_BYTES] = {0};
-    if (!transport->offer)
-        return transport->connect(group, call->device, NULL, refusal, bytes);
+    if (!transport->offer) { /* it connects any devices */
+        group->device_transport = transport;
+        return SHARD_OK;
+    }
     unsigned char *offers = shard_calloc((size_t)group->size, SHARD_OFFER_BYTES); /* before the check, which sends an error */
     if (shard_last_status() == SHARD_OK)
         transport->offer(call->device, offer);
@@ -97,18 +99,5 @@ shard_status shard_device_transport_choose(shard_group *group, const shard_colle
     group->call = NULL;
     if (status == SHARD_OK)
         log_ranks(group, refusal);
-    return status;
-}
-
-shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color)
-{
-    if (!parent->device_transport || !parent->device_transport->split)
-        return SHARD_OK;
-    if (group)
-        group->device_transport = parent->device_transport;
-    parent->device_transport->split(parent, group, color);
-    shard_status status = shard_preflight_only(parent, SHARD_COLLECTIVE_AGREE);
-    if (status == SHARD_OK && group)
-        log_ranks(group, "");
     return status;
 }

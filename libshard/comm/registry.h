@@ -25,8 +25,4 @@ const shard_transport *shard_host_transport_at(int number);
  * The choice is the same on all ranks. Collective. */
 shard_status shard_device_transport_choose(shard_group *group, const shard_collective *call);
 
-/* Sets the device transport of the groups into which a parent was just split, if the parent's transport can be split. The
- * ranks of one color are `group` (NULL: this rank alone), which the caller frees after an error. Collective over the parent. */
-shard_status shard_device_transport_split(shard_group *parent, shard_group *group, int color);
-
 #endif

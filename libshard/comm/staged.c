@@ -20,7 +20,6 @@
 typedef struct stage {
     shard_device *device;
     void *memory;
-    int64_t *counts; /* [size] of the ranks' chunks that are there */
 } stage;
 
 static void close_stage(shard_group *group)
@@ -30,16 +29,8 @@ static void close_stage(shard_group *group)
         return;
     if (s->memory)
         s->device->ops->release_host(s->device, s->memory, STAGE_BYTES);
-    free(s->counts);
     free(s);
     group->device_state = NULL;
-}
-
-static shard_status connect(shard_group *group, shard_device *device, const void *offers, char *refusal, size_t bytes)
-{
-    (void)device, (void)offers, (void)refusal, (void)bytes;
-    group->device_transport = &shard_staged_transport;
-    return SHARD_OK;
 }
 
 /* The group keeps its stage. */
@@ -54,8 +45,7 @@ static shard_status prepare(shard_group *group, shard_collective *call)
     if (!s)
         return shard_last_status();
     s->device = device;
-    s->counts = shard_calloc((size_t)group->size, sizeof *s->counts);
-    s->memory = s->counts ? device->ops->allocate_host(device, STAGE_BYTES) : NULL;
+    s->memory = device->ops->allocate_host(device, STAGE_BYTES);
     if (s->memory)
         return SHARD_OK;
     close_stage(group);
@@ -77,10 +67,10 @@ static shard_status copy_in(const stage *s, void *to, const void *from, int64_t 
 }
 
 /* The chunks of the ranks' blocks from `at` on, of at most `most` elements each; false after the last. */
-static bool cut(const shard_group *group, const stage *s, const int64_t *counts, int64_t at, int64_t most)
+static bool cut(const shard_group *group, const int64_t *counts, int64_t at, int64_t most)
 {
     for (int rank = 0; rank < group->size; rank++)
-        s->counts[rank] = shard_count_from(counts[rank], at, most);
+        group->counts[rank] = shard_count_from(counts[rank], at, most);
     return shard_largest_count(counts, group->size) > at;
 }
 
@@ -126,17 +116,17 @@ static shard_status gather(shard_group *group, const stage *s, const shard_colle
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype);
     shard_collective chunk = *call;
-    chunk.counts = s->counts;
+    chunk.counts = group->counts;
     chunk.receive = s->memory;
-    for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
-        char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element, *from = s->memory,
+    for (int64_t at = 0; cut(group, call->counts, at, most); at += most) {
+        char *own = (char *)s->memory + shard_count_before(group->counts, group->rank) * element, *from = s->memory,
              *to = call->receive;
-        copy_out(s, own, (const char *)call->send + at * element, s->counts[group->rank] * element);
+        copy_out(s, own, (const char *)call->send + at * element, group->counts[group->rank] * element);
         chunk.send = own;
         SHARD_TRY(post_chunk(group, s, &chunk));
         for (int rank = 0; rank < group->size; rank++) {
-            SHARD_TRY(copy_in(s, to + at * element, from, s->counts[rank] * element));
-            from += s->counts[rank] * element;
+            SHARD_TRY(copy_in(s, to + at * element, from, group->counts[rank] * element));
+            from += group->counts[rank] * element;
             to += call->counts[rank] * element;
         }
     }
@@ -147,20 +137,20 @@ static shard_status reduce_scatter(shard_group *group, const stage *s, const sha
 {
     int64_t element = (int64_t)shard_dtype_size(call->dtype);
     shard_collective chunk = *call;
-    chunk.counts = s->counts;
+    chunk.counts = group->counts;
     chunk.send = s->memory;
-    for (int64_t at = 0; cut(group, s, call->counts, at, most); at += most) {
+    for (int64_t at = 0; cut(group, call->counts, at, most); at += most) {
         char *to = s->memory;
         const char *from = call->send;
         for (int rank = 0; rank < group->size; rank++) {
-            copy_out(s, to, from + at * element, s->counts[rank] * element);
-            to += s->counts[rank] * element;
+            copy_out(s, to, from + at * element, group->counts[rank] * element);
+            to += group->counts[rank] * element;
             from += call->counts[rank] * element;
         }
-        char *own = (char *)s->memory + shard_count_before(s->counts, group->rank) * element;
+        char *own = (char *)s->memory + shard_count_before(group->counts, group->rank) * element;
         chunk.receive = own;
         SHARD_TRY(post_chunk(group, s, &chunk));
-        SHARD_TRY(copy_in(s, (char *)call->receive + at * element, own, s->counts[group->rank] * element));
+        SHARD_TRY(copy_in(s, (char *)call->receive + at * element, own, group->counts[group->rank] * element));
     }
     return SHARD_OK;
 }
@@ -180,7 +170,6 @@ static shard_status post(shard_group *group, const shard_collective *call, shard
 const shard_transport shard_staged_transport = {
     .name = "host memory",
     .title = "host memory",
-    .connect = connect,
     .prepare = prepare,
     .post = post,
     .close = close_stage,

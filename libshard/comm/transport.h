@@ -94,15 +94,15 @@ typedef struct shard_transport {
     /* A host transport: joins the world of shard_init_with, as open; or leaves state NULL, and writes the reason to refusal,
      * on all ranks. NULL: it does not use an exchange. */
     shard_status (*join)(shard_group *world, shard_rendezvous *rendezvous, char *refusal, size_t bytes);
-    /* A device transport: offer [SHARD_OFFER_BYTES] = this rank's description of its device. NULL: none. */
+    /* A device transport: offer [SHARD_OFFER_BYTES] = this rank's description of its device. NULL: it connects any devices,
+     * without connect. */
     void (*offer)(shard_device *device, void *offer);
     /* A device transport, by the offers of all ranks [size][SHARD_OFFER_BYTES]: sets device_transport and device_state,
      * or neither; then refusal is the reason why the devices do not reach each other. Collective. */
     shard_status (*connect)(shard_group *, shard_device *, const void *offers, char *refusal, size_t bytes);
-    /* Sets the state of a new group of ranks of the parent, which has this transport. A host transport: called by the
-     * ranks of the group. A device transport: called by all ranks of the parent, for groups by color >= 0; group is NULL
-     * for a rank alone in its color. NULL entry: each group calls connect. */
-    shard_status (*split)(shard_group *parent, shard_group *group, int color);
+    /* A host transport: sets the state of a new group of ranks of the parent, which has this transport; called by the ranks of
+     * the group. A device transport of a new group is chosen anew. */
+    shard_status (*split)(shard_group *parent, shard_group *group);
 
     /* Takes the memory that post needs, before the collective's preflight check, by which all ranks receive an error: a rank
      * that failed after the check would not post what the others wait for. Sets call->prepared, or keeps the memory with
@@ -117,7 +117,7 @@ typedef struct shard_transport {
      * fails with PEER or TIMEOUT and names the world ranks; so does every later one of the group, on all ranks. No function
      * waits past the deadline. */
     shard_status (*post)(shard_group *, const shard_collective *, shard_request **request);
-    /* NULL if post makes no requests. */
+    /* NULL if post makes no requests. There is no test of a request: callers post early and wait where they need the data. */
     shard_status (*wait)(shard_group *, shard_request *);
 
     /* Without waiting: PEER, with its text, if it is known that a rank of the group died or left with an error, or waits with
@@ -148,6 +148,7 @@ struct shard_group {
     uint64_t sequence;            /* number of the last preflight check */
     void *peers;                  /* [size][SHARD_COMM_TEXT] the ranks' messages in it */
     const void **parts;           /* [size] workspace of the current collective */
+    int64_t *counts;              /* [size] the same, of the device transport */
     const shard_collective *call; /* the current collective, for texts; else NULL */
     bool waited; /* this rank has waited SHARD_TIMEOUT for the others outside of the transport, and does not wait so long again */
     /* The ranks that have the same shard as this one of tensors that are split over the group;

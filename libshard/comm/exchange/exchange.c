@@ -59,9 +59,8 @@ static shard_status join(shard_group *world, shard_rendezvous *rendezvous, char 
     return make_state(world, rendezvous);
 }
 
-static shard_status split(shard_group *parent, shard_group *group, int color)
+static shard_status split(shard_group *parent, shard_group *group)
 {
-    (void)color;
     return make_state(group, ((exchange_group *)parent->state)->rendezvous);
 }
 

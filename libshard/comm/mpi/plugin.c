@@ -138,9 +138,9 @@ static shard_status create_comm(shard_group *group)
     return SHARD_OK;
 }
 
-static shard_status split(shard_group *parent, shard_group *group, int color)
+static shard_status split(shard_group *parent, shard_group *group)
 {
-    (void)parent, (void)color;
+    (void)parent;
     SHARD_HOLD(&mpi_lock);
     SHARD_TRY(mpi_check_thread());
     shard_status status = make_state(group);

@@ -18,7 +18,7 @@ typedef struct shard_nccl_host {
     void (*group_name_ranks)(const shard_group *group, const bool *marked, char *text, size_t bytes);
 } shard_nccl_host;
 
-/* The plugin's functions. Groups get the transport by connect or split. */
+/* The plugin's functions. Groups get the transport by connect. */
 typedef struct shard_nccl_plugin {
     shard_transport transport;
     char version[16];

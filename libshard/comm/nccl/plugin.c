@@ -1,4 +1,4 @@
-/* Communicators: making, splitting, leaving; the streams that they share. */
+/* Communicators: making, leaving; the streams that they share. */
 #include "comm/nccl/plugin.h"
 
 #include <sched.h>
@@ -123,7 +123,6 @@ static void free_states(void)
             continue;
         }
         *at = state->next;
-        free(state->counts);
         free(state);
     }
 }
@@ -192,20 +191,13 @@ static void leave(shard_group *group)
     free_states();
 }
 
-/* Last in the list, so that a parent is aborted before what its split is making. */
 static nccl_group *join(shard_group *group)
 {
-    nccl_group **at = &nccl.groups, *state = shard_calloc(1, sizeof *state);
-    if (state)
-        state->counts = shard_calloc((size_t)group->size, sizeof *state->counts);
-    if (!state || !state->counts) {
-        free(state);
-        return NULL;
+    nccl_group *state = shard_calloc(1, sizeof *state);
+    if (state) {
+        *state = (nccl_group){.group = group, .next = nccl.groups};
+        group->device_state = nccl.groups = state;
     }
-    while (*at)
-        at = &(*at)->next;
-    state->group = group;
-    group->device_state = *at = state;
     return state;
 }
 
@@ -235,34 +227,6 @@ static shard_status connect(shard_group *group, shard_device *device, const void
     return status == SHARD_OK ? SHARD_OK : nccl_give_up(group, NULL);
 }
 
-static shard_status enter_split(shard_group *parent, shard_group *group, int color)
-{
-    static ncclComm_t none;
-    SHARD_TRY(nccl_check_device(nccl.device));
-    SHARD_TRY(drain(0)); /* a split at the same time as a collective of the parent may wait forever */
-    nccl_group *from = nccl_of(parent), *state = group ? join(group) : NULL;
-    if (group && !state)
-        return shard_last_status();
-    if (state)
-        state->reduced_precision = from->reduced_precision;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    ncclResult_t result =
-        ncclCommSplit(from->comm, state ? color : NCCL_SPLIT_NOCOLOR, parent->rank, state ? &state->comm : &none, &config);
-    /* Success is that a thread of NCCL's has begun: it writes the handle at its end. */
-    SHARD_TRY(nccl_finish(from, result == ncclSuccess ? ncclInProgress : result, "ncclCommSplit"));
-    return state ? nccl_finish(state, ncclInProgress, "ncclCommSplit") : SHARD_OK;
-}
-
-static shard_status split(shard_group *parent, shard_group *group, int color)
-{
-    shard_status status = make_room(nccl.device);
-    SHARD_HOLD(&nccl.lock);
-    if (status == SHARD_OK)
-        status = enter_split(parent, group, color);
-    return status == SHARD_OK ? SHARD_OK : nccl_give_up(parent, NULL);
-}
-
 /* ---- the plugin ---- */
 
 static shard_status find_place(shard_device *device, char *place, size_t bytes)
@@ -288,7 +252,6 @@ const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
     static shard_nccl_plugin plugin = {
         .transport = {.name = "nccl",
                       .takes_small = true,
-                      .split = split,
                       .prepare = nccl_prepare,
                       .discard = nccl_discard,
                       .post = nccl_post,

@@ -17,8 +17,11 @@
  * NCCL allocates memory of the GPU outside of the device's pool, when a communicator is
  * made and when it is first used. If it finds none, the communicator is lost on all ranks:
  * a call that failed on one rank cannot be repeated. So the pool frees its unused memory
- * before a communicator is made. It cannot do so before the first use: a wait for the
- * device may then be a wait for other ranks.
+ * before a communicator is made. That waits for the device, and so for other ranks where
+ * earlier collectives are on the stream: these have passed the check, too, and come.
+ *
+ * A group's communicator is made by its first collective of device memory, as PyTorch does
+ * by default: a group that has none, as often the world, needs no memory of the GPU.
  *
  * This plugin sums 16-bit types: NCCL would round to 16 bits after every addition. Each
  * rank receives one range of all ranks' data, sums it in float32, and the sums are
@@ -43,8 +46,7 @@ _Static_assert(SHARD_NCCL_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "the id travels whol
 /* A group's state. */
 typedef struct nccl_group {
     shard_group *group;      /* NULL: it was left with an error, and the communicator stays until the world is left */
-    ncclComm_t comm;         /* NULL: a split's that is not done, or aborted */
-    int64_t *counts;         /* [size] of the blocks of a sum of 16-bit types */
+    ncclComm_t comm;         /* NULL: aborted */
     bool reduced_precision;  /* NCCL takes the sums of 16-bit types */
     struct nccl_group *next; /* of all groups that have a communicator */
     pthread_t aborter;       /* runs while aborting */
@@ -87,8 +89,7 @@ extern nccl_state nccl;
 /* The group's communicator, which it has no more; NULL if it had none. */
 ncclComm_t nccl_take_communicator(nccl_group *state);
 
-/* Polls a call of the group, or the split that makes its communicator, until it is done. After an error communicators are
- * aborted. */
+/* Polls a call of the group until it is done. After an error communicators are aborted. */
 shard_status nccl_finish(nccl_group *state, ncclResult_t result, const char *call);
 #define NCCL_TRY(state, call) SHARD_TRY(nccl_finish(state, call, #call))
 

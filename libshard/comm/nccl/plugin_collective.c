@@ -43,44 +43,38 @@ static ncclResult_t end_calls(ncclResult_t first)
 
 /* ---- blocks of any lengths ---- */
 
-static shard_status gather(shard_group *group, const void *mine, void *all, const int64_t *counts, shard_dtype dtype)
+/* An all-gather, or a reduce-scatter that NCCL sums. */
+static shard_status move_blocks(shard_group *group, const shard_collective *call)
 {
     nccl_group *state = nccl_of(group);
-    ncclDataType_t type = type_of(dtype);
-    if (are_even(group, counts)) {
-        NCCL_TRY(state, ncclAllGather(mine, all, (size_t)counts[0], type, state->comm, nccl.stream));
+    ncclDataType_t type = type_of(call->dtype);
+    ncclRedOp_t operation = operation_of(call->op);
+    bool gathers = call->kind == SHARD_COLLECTIVE_ALL_GATHER;
+    size_t each = (size_t)call->counts[0];
+    if (are_even(group, call->counts)) {
+        if (gathers)
+            NCCL_TRY(state, ncclAllGather(call->send, call->receive, each, type, state->comm, nccl.stream));
+        else
+            NCCL_TRY(state, ncclReduceScatter(call->send, call->receive, each, type, operation, state->comm, nccl.stream));
         return SHARD_OK;
     }
-    char *block = all;
+    const char *from = call->send;
+    char *to = call->receive;
     ncclResult_t result = ncclGroupStart();
     for (int root = 0; root < group->size; root++) {
-        if (counts[root])
-            result = first_error(result, ncclBroadcast(root == group->rank ? mine : block, block, (size_t)counts[root], type,
-                                                       root, state->comm, nccl.stream));
-        block += counts[root] * (int64_t)shard_dtype_size(dtype);
+        size_t count = (size_t)call->counts[root], bytes = count * shard_dtype_size(call->dtype);
+        bool own = root == group->rank;
+        if (count && gathers)
+            result = first_error(result, ncclBroadcast(own ? call->send : to, to, count, type, root, state->comm, nccl.stream));
+        else if (count)
+            result = first_error(
+                result, ncclReduce(from, own ? call->receive : NULL, count, type, operation, root, state->comm, nccl.stream));
+        if (gathers)
+            to += bytes;
+        else
+            from += bytes;
     }
-    return nccl_finish(state, end_calls(result), "ncclBroadcast");
-}
-
-static shard_status reduce_blocks(shard_group *group, const void *all, void *mine, const int64_t *counts, shard_dtype dtype,
-                                  shard_reduce_op op)
-{
-    nccl_group *state = nccl_of(group);
-    ncclDataType_t type = type_of(dtype);
-    ncclRedOp_t operation = operation_of(op);
-    if (are_even(group, counts)) {
-        NCCL_TRY(state, ncclReduceScatter(all, mine, (size_t)counts[0], type, operation, state->comm, nccl.stream));
-        return SHARD_OK;
-    }
-    const char *block = all;
-    ncclResult_t result = ncclGroupStart();
-    for (int root = 0; root < group->size; root++) {
-        if (counts[root])
-            result = first_error(result, ncclReduce(block, root == group->rank ? mine : NULL, (size_t)counts[root], type,
-                                                    operation, root, state->comm, nccl.stream));
-        block += counts[root] * (int64_t)shard_dtype_size(dtype);
-    }
-    return nccl_finish(state, end_calls(result), "ncclReduce");
+    return nccl_finish(state, end_calls(result), gathers ? "ncclBroadcast" : "ncclReduce");
 }
 
 /* ---- sums of 16-bit types ---- */
@@ -218,7 +212,7 @@ static shard_status sum_all(shard_group *group, char *data, int64_t count, shard
 {
     if (is_gathered(group, count, dtype))
         return sum_gathered(group, data, count, dtype, memory);
-    int64_t *counts = nccl_of(group)->counts, each = block_length(group, count);
+    int64_t *counts = group->counts, each = block_length(group, count);
     for (int rank = 0; rank < group->size; rank++)
         counts[rank] = rank < group->size - 1 ? each : count - rank * each;
     char *mine = data + group->rank * each * (int64_t)shard_dtype_size(dtype);
@@ -280,10 +274,10 @@ static shard_status start(shard_group *group, const shard_collective *call)
                                       nccl.stream));
         return SHARD_OK;
     case SHARD_COLLECTIVE_ALL_GATHER:
-        return gather(group, call->send, call->receive, call->counts, call->dtype);
+        return move_blocks(group, call);
     case SHARD_COLLECTIVE_REDUCE_SCATTER:
         return here ? sum_blocks(group, call->send, call->receive, call->counts, call->dtype, call->prepared)
-                    : reduce_blocks(group, call->send, call->receive, call->counts, call->dtype, call->op);
+                    : move_blocks(group, call);
     default:
         NCCL_TRY(state,
                  ncclBroadcast(call->send, call->receive, (size_t)call->count, type, call->root, state->comm, nccl.stream));

@@ -14,7 +14,7 @@
 
 ncclComm_t nccl_take_communicator(nccl_group *state)
 {
-    ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
+    ncclComm_t comm = state->comm;
     state->comm = NULL;
     return comm;
 }
@@ -38,13 +38,11 @@ static void *abort_one(void *comm)
     return NULL;
 }
 
-/* Before NCCL 2.22 an abort waits at once, also in a group. False if there was none to abort. */
-static bool abort_in_threads(void)
+/* Before NCCL 2.22 an abort waits at once, also in a group. */
+static void abort_in_threads(void)
 {
-    bool some = false;
     for (nccl_group *state = nccl.groups; state; state = state->next) {
         ncclComm_t comm = nccl_take_communicator(state);
-        some |= comm != NULL;
         state->aborting = comm && pthread_create(&state->aborter, NULL, abort_one, comm) == 0;
         if (!state->aborting)
             ncclCommAbort(comm);
@@ -52,7 +50,6 @@ static bool abort_in_threads(void)
     for (nccl_group *state = nccl.groups; state; state = state->next)
         if (state->aborting)
             pthread_join(state->aborter, NULL);
-    return some;
 }
 
 /* This thread has had the error of nccl.broken, which no earlier error hid. */
@@ -77,8 +74,7 @@ shard_status nccl_give_up(shard_group *group, nccl_group *calling)
     if (nccl.version >= NCCL_VERSION(2, 22, 0))
         abort_as_group(calling);
     else
-        while (abort_in_threads()) /* a split that was under way may have made one meanwhile */
-            ;
+        abort_in_threads();
     nccl.done = nccl.started;
     return shard_last_status();
 }
@@ -139,9 +135,8 @@ shard_status nccl_finish(nccl_group *state, ncclResult_t result, const char *cal
     char doing[SHARD_COMM_TEXT] = "";
     double since = shard_seconds();
     for (;;) {
-        ncclComm_t comm = __atomic_load_n(&state->comm, __ATOMIC_ACQUIRE);
-        if (result == ncclInProgress && comm) {
-            ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+        if (result == ncclInProgress) {
+            ncclResult_t asked = ncclCommGetAsyncError(state->comm, &result);
             result = asked == ncclSuccess ? result : asked;
         }
         if (result == ncclSuccess)

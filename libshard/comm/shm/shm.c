@@ -34,9 +34,8 @@ static shm_group *join_group(shm_world *world, const int *ranks, int size, int r
     return state;
 }
 
-static shard_status shm_split(shard_group *parent, shard_group *group, int color)
+static shard_status shm_split(shard_group *parent, shard_group *group)
 {
-    (void)color;
     group->state = join_group(((shm_group *)parent->state)->world, group->world_ranks, group->size, group->rank);
     return group->state ? SHARD_OK : shard_last_status();
 }
@@ -218,34 +217,27 @@ static shard_status shm_open_world(shard_group *group, int *argc, char ***argv)
 
 /* ---- without a launcher ---- */
 
-/* Where rank 0 has the segment that it made; file -1 if it could not. */
-typedef struct segment_place {
-    int32_t process, file;
-    char error[SHARD_COMM_TEXT / 4];
-} segment_place;
-
-/* Whether a rank has entered the segment, or why not. */
+/* First of rank 0, where it has the segment that it made; then of each rank, whether it has entered that. */
 typedef struct entry_report {
-    int32_t entered;
+    int32_t process, file; /* file -1: it could not, and the error is why */
     char error[SHARD_COMM_TEXT / 4];
 } entry_report;
 
 /* The segment's file, which other ranks open by the number that it has in this process; -1. */
-static int make_segment(int size, segment_place *place)
+static int make_segment(int size, entry_report *place)
 {
     shard_segment *segment;
     int file = shard_segment_create(size, &segment);
     if (file < 0) {
-        *place = (segment_place){.file = -1};
         snprintf(place->error, sizeof place->error, "rank 0 cannot make the memory: %s", strerror(errno));
         return -1;
     }
     munmap(segment, sizeof *segment);
-    *place = (segment_place){.process = (int32_t)getpid(), .file = file};
+    *place = (entry_report){.process = (int32_t)getpid(), .file = file};
     return file;
 }
 
-static int open_segment(const segment_place *place)
+static int open_segment(const entry_report *place)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)place->process, (int)place->file);
@@ -257,7 +249,7 @@ static int open_segment(const segment_place *place)
 
 /* Between the two exchanges: joins the segment. An error of it is taken from the thread into the report. own_file is rank 0's,
  * and is closed if it cannot join. */
-static entry_report try_to_enter(shard_group *group, const shard_rendezvous *rendezvous, const segment_place *place, int own_file)
+static entry_report try_to_enter(shard_group *group, const shard_rendezvous *rendezvous, const entry_report *place, int own_file)
 {
     shard_kept_error earlier;
     shard_keep_error(&earlier);
@@ -265,18 +257,18 @@ static entry_report try_to_enter(shard_group *group, const shard_rendezvous *ren
     shm_world *world = file >= 0 ? map_world(file, rendezvous->size, rendezvous->rank) : NULL;
     if (file >= 0 && !world)
         close(file);
-    entry_report report = {.entered = world && enter_world(group, world, rendezvous->size) == SHARD_OK};
-    if (!report.entered)
+    entry_report report = {.file = world && enter_world(group, world, rendezvous->size) == SHARD_OK ? 0 : -1};
+    if (report.file < 0)
         snprintf(report.error, sizeof report.error, "rank %d: %.100s", rendezvous->rank, shard_last_error());
     shard_put_back_error(&earlier);
     return report;
 }
 
-/* The first rank's reason; false if all have entered. */
+/* The first rank's reason; false if all could. */
 static bool has_refusal(const entry_report *reports, int size, char *refusal, size_t bytes)
 {
     for (int rank = 0; rank < size; rank++)
-        if (!reports[rank].entered) {
+        if (reports[rank].file < 0) {
             snprintf(refusal, bytes, "%.*s", (int)sizeof reports->error - 1, reports[rank].error);
             return true;
         }
@@ -292,26 +284,21 @@ static shard_status shm_join_world(shard_group *group, shard_rendezvous *rendezv
         snprintf(refusal, bytes, "shared memory takes at most %d ranks", SHARD_SEGMENT_RANKS);
     if (refusal[0])
         return SHARD_OK;
-    segment_place mine = {.file = -1}, *places = shard_calloc((size_t)size, sizeof *places);
-    entry_report report, *reports = shard_calloc((size_t)size, sizeof *reports);
+    entry_report mine = {.file = -1}, *all = shard_calloc((size_t)size, sizeof *all);
     int file = rendezvous->rank == 0 ? make_segment(size, &mine) : -1;
-    shard_status status =
-        places && reports ? shard_rendezvous_exchange_all(rendezvous, &mine, places, sizeof mine) : shard_last_status();
+    shard_status status = all ? shard_rendezvous_exchange_all(rendezvous, &mine, all, sizeof mine) : shard_last_status();
     if (status != SHARD_OK && file >= 0)
         close(file);
-    else if (status == SHARD_OK && places[0].file < 0)
-        snprintf(refusal, bytes, "%.*s", (int)sizeof mine.error - 1, places[0].error);
-    else if (status == SHARD_OK) {
-        report = try_to_enter(group, rendezvous, &places[0], file);
-        status = shard_rendezvous_exchange_all(rendezvous, &report, reports, sizeof report);
-        if (group->state && (status != SHARD_OK || has_refusal(reports, size, refusal, bytes))) {
+    if (status == SHARD_OK && !has_refusal(all, 1, refusal, bytes)) {
+        mine = try_to_enter(group, rendezvous, &all[0], file);
+        status = shard_rendezvous_exchange_all(rendezvous, &mine, all, sizeof mine);
+        bool all_entered = status == SHARD_OK && !has_refusal(all, size, refusal, bytes);
+        if (group->state && !all_entered) {
             shm_close(group);
             group->state = NULL;
-        } else if (status == SHARD_OK && !group->state)
-            has_refusal(reports, size, refusal, bytes);
+        }
     }
-    free(places);
-    free(reports);
+    free(all);
     return status;
 }
 

@@ -1,14 +1,12 @@
 /*
  * NCCL between processes on emulated GPUs, by its rules: two ranks on one GPU are
- * refused (as of 2.30, unless NCCL_MULTI_RANK_GPU_ENABLE is 1); a non-blocking communicator's call is under way until somebody asks, and
- * until then it is not on its stream and no other call may be made; collectives of a
- * group of calls go together; a member that does not come makes the others wait until
- * they abort; an abort sets its communicator's flag and then waits, also of non-blocking
- * communicators, for the work that the GPU has: the flags of a group of aborts are all set
- * before, as of 2.22. A member whose process ends is at once an error of the non-blocking
- * communicators that it has joined and that wait, as NCCL sees connections close. What NCCL
- * leaves undefined ends the process: buffers that overlap other than in place, members that
- * call different things, a split beside other work.
+ * refused (as of 2.30, unless NCCL_MULTI_RANK_GPU_ENABLE is 1); a non-blocking communicator's call is under way until somebody
+ * asks, and until then it is not on its stream and no other call may be made; collectives of a group of calls go together; a
+ * member that does not come makes the others wait until they abort; an abort sets its communicator's flag and then waits, also of
+ * non-blocking communicators, for the work that the GPU has: the flags of a group of aborts are all set before, as of 2.22. A
+ * member whose process ends is at once an error of the non-blocking communicators that it has joined and that wait, as NCCL sees
+ * connections close. What NCCL leaves undefined ends the process: buffers that overlap other than in place, members that call
+ * different things.
  *
  * A call on the stream first sends this rank's part, then waits for the others'. 16-bit
  * types are rounded after every addition, as NCCL does.
@@ -545,61 +543,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
     *comm = new ncclComm;
     (*comm)->blocking = !config || config->blocking != 0;
     return begin(*comm, joining(*comm, commId.internal, nranks, rank));
-}
-
-struct SplitWord {
-    int32_t color, key;
-    char path[64];
-};
-
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
-{
-    ncclResult_t result = check_free(comm, "ncclCommSplit");
-    if (result != ncclSuccess)
-        return result;
-    if (!newcomm || color < NCCL_SPLIT_NOCOLOR || (config && !is_config(config)))
-        return fail(ncclInvalidArgument, "ncclCommSplit: color %d", color);
-    *newcomm = nullptr;
-    auto shared = comm->shared;
-    if (shared->queued > 0)
-        die("ncclCommSplit: the communicator has work on a stream");
-    uint64_t number = shared->collectives++;
-    auto words = std::make_shared<std::map<int, SplitWord>>();
-    auto made = std::make_shared<ncclComm_t>();
-    bool sent = false, blocking = config ? config->blocking != 0 : comm->blocking;
-    result = begin(comm, [=]() mutable -> ncclResult_t {
-        if (*made)
-            return go_on(*made) == ncclInProgress ? ncclInProgress : (*newcomm = *made)->state;
-        if (!sent) {
-            SplitWord mine = {color, key, ""};
-            snprintf(mine.path, sizeof mine.path, "%s", color < 0 ? "" : Mail::create(0).c_str());
-            sent = shared->mail->send(EVERYBODY, number, "split", &mine, sizeof mine);
-        }
-        for (int member = 0; member < shared->size; member++) {
-            std::string head, data;
-            if (words->count(member))
-                continue;
-            if (!shared->mail->read(member, true, number, head, data))
-                return ncclInProgress;
-            if (head != "split")
-                die("rank %d is in ncclCommSplit where rank %d is not", shared->rank, member);
-            memcpy(&(*words)[member], data.data(), sizeof(SplitWord));
-        }
-        if (color < 0)
-            return ncclSuccess;
-        std::vector<int> members;
-        for (auto &word : *words)
-            if (word.second.color == color)
-                members.push_back(word.first);
-        std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return (*words)[a].key < (*words)[b].key; });
-        int rank = (int)(std::find(members.begin(), members.end(), shared->rank) - members.begin());
-        *made = new ncclComm;
-        (*made)->blocking = blocking;
-        (*made)->next = joining(*made, (*words)[members[0]].path, (int)members.size(), rank);
-        (*made)->state = ncclInProgress;
-        return ncclInProgress;
-    });
-    return result == ncclInProgress ? ncclSuccess : result; /* unlike the others, as NCCL has it */
 }
 
 /* The communicator's state, from now on an error if a member has died. */

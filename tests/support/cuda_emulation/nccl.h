@@ -37,7 +37,6 @@ typedef enum {
 } ncclResult_t;
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_SPLIT_NOCOLOR -1
 
 /* Fewer fields than NCCL's. */
 typedef struct {
@@ -73,7 +72,6 @@ unsigned long ncclEmulatedCalls(void);
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
-ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
