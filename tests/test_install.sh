@@ -30,10 +30,10 @@ END
 "$@" -std=c11 -D_GNU_SOURCE "$root/program.c" -o "$root/program" $(pkg-config --cflags --libs libshard)
 shardrun=$(find "$root" -path '*/bin/shardrun')
 "$root/program" >"$root/output"
-[ "$(cat "$root/output")" = "0.1.0 0 of 1: 1" ]
+[ "$(cat "$root/output")" = "0.2.0 0 of 1: 1" ]
 "$shardrun" -n 3 "$root/program" >"$root/output"
 sort -o "$root/output" "$root/output"
-printf '0.1.0 0 of 3: 6\n0.1.0 1 of 3: 6\n0.1.0 2 of 3: 6\n' | cmp - "$root/output"
+printf '0.2.0 0 of 3: 6\n0.2.0 1 of 3: 6\n0.2.0 2 of 3: 6\n' | cmp - "$root/output"
 # The installed shard-checkpoint needs no file of the build folder.
 checkpoint=$(find "$root" -path '*/bin/shard-checkpoint')
 [ "$("$checkpoint" verify /dev/null 2>&1)" = "/dev/null: cannot be read
@@ -113,7 +113,7 @@ fi
     export PKG_CONFIG_PATH="$build/meson-uninstalled" LD_LIBRARY_PATH="$build/libshard"
     # shellcheck disable=SC2046 # words
     "$@" -std=c11 -D_GNU_SOURCE "$root/program.c" -o "$root/uninstalled" $(pkg-config --cflags --libs libshard)
-    [ "$("$root/uninstalled")" = "0.1.0 0 of 1: 1" ]
+    [ "$("$root/uninstalled")" = "0.2.0 0 of 1: 1" ]
 )
 # And as a subproject.
 mkdir -p "$root/outside/subprojects"

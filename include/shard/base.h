@@ -98,7 +98,7 @@ SHARD_BEGIN_C
 #define SHARD_OPTIONS_BEFORE_(type, defaults, last, ...) &(type)SHARD_FIELDS(type, defaults, __VA_ARGS__), last
 
 #define SHARD_VERSION_MAJOR 0
-#define SHARD_VERSION_MINOR 1
+#define SHARD_VERSION_MINOR 2
 #define SHARD_VERSION_PATCH 0
 
 typedef enum shard_status {
@@ -157,7 +157,7 @@ SHARD_API void shard_clear_error(void);
  * shard_error(...)` works. */
 SHARD_API shard_status shard_error(shard_status status, const char *format, ...) SHARD_PRINTF(2, 3);
 
-/* "0.1.0"; static. */
+/* "0.2.0"; static. */
 SHARD_API const char *shard_version(void);
 
 /* Element types, by PyTorch's names. */
