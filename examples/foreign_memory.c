@@ -36,11 +36,11 @@ static DLManagedTensorVersioned lent = {.version = {DLPACK_MAJOR_VERSION, DLPACK
                                         .deleter = take_back,
                                         .dl_tensor = {numbers, {kDLCPU, 0}, 1, {kDLFloat, 32, 1}, &size, NULL, 0}};
 
-static double sum_of(DLManagedTensorVersioned *managed)
+static double sum_of(DLManagedTensorVersioned *managed) /* a vector without strides, as the library makes it */
 {
     double sum = 0;
     for (int64_t i = 0; managed && i < managed->dl_tensor.shape[0]; i++)
-        sum += (double)((float *)managed->dl_tensor.data)[i];
+        sum += (double)((float *)((char *)managed->dl_tensor.data + managed->dl_tensor.byte_offset))[i];
     if (managed) /* NULL: the export has failed */
         managed->deleter(managed);
     return sum;

@@ -1,7 +1,7 @@
 /*
  * A loss as one operation with its own backward, on logits that are split by classes: the cross-entropy with a z-loss. The
- * backward needs the logits and one number of each row, and no communication. Loss and gradients are compared with those of the
- * library's operation, which each rank computes of all classes.
+ * backward needs the logits, the labels and one number of each row, and no communication. Loss and gradients are compared with
+ * those of the library's operation, which each rank computes of all classes.
  *
  *     shardrun -n 2 build/release/examples/example_fused_loss
  * Prints:

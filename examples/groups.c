@@ -1,6 +1,7 @@
 /*
  * Groups of the program's choice in place of a mesh: two layers are split over pairs of ranks, the first rank with the last
- * one, the second with the last but one. The pairs are replicas and train on different samples.
+ * one, the second with the last but one. The pairs are replicas and train on different samples. For an even number of ranks, or
+ * one.
  *
  *     shardrun -n 4 build/release/examples/example_groups
  * Prints:

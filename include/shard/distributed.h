@@ -33,9 +33,9 @@ typedef struct shard_init_options {
 #define SHARD_INIT_OPTIONS_INIT {SHARD_INIT_OPTIONS_VALUES}
 
 /* Joins ranks that any launcher started, in place of shard_init: the caller's exchange (over torch's store, sockets, files)
- * connects them. Ranks that can share memory do, and the exchange is called a few times in this function alone. For other
- * ranks, as on several hosts, every collective of host memory goes through it until shard_finalize; an MPI is faster.
- * docs/errors.md ("An exchange of the caller's") has failures, GPUs and the choice by hand. NULL options: one rank.
+ * connects them. If all ranks can share memory, they do, and the exchange is called a few times in this function alone. Else,
+ * as on several hosts, every collective of host memory goes through it until shard_finalize; an MPI is faster.
+ * docs/errors.md ("The caller's exchange") has failures, GPUs and the choice by hand. NULL options: one rank.
  * Errors: ARGUMENT, also of a second call; MISMATCH, ranks with different options, or an exchange that gives bytes in another
  * order; PEER, an exchange that fails; TIMEOUT, one that does not return within SHARD_TIMEOUT seconds; UNAVAILABLE,
  * SHARD_TRANSPORT is shm, and ranks do not share memory. After PEER or TIMEOUT the exchange is not called again; context must
@@ -118,6 +118,9 @@ SHARD_API shard_group *shard_mesh_data_group(const shard_mesh *mesh);
  * gathered or summed over in one step have the same ranks, or are rows and columns of a grid, as the groups of a mesh.
  * docs/data-parallel.md ("When gradients are averaged, and when they are summed") has the leaves whose gradients need no sum,
  * and other groups.
+ *
+ * Errors (NULL): UNSUPPORTED, a placement without a rule, or over another group; SHAPE, a dim that x does not have; MISMATCH,
+ * shapes or dtypes that differ between ranks; MEMORY.
  */
 
 /* x, unchanged; x is identical on all ranks of the group. For an input that the ranks use differently, as that of a
@@ -151,7 +154,8 @@ SHARD_API shard_tensor *shard_gather_from_group(shard_tensor *x, int dim, shard_
  * and over groups whose ranks are all in it; of an x that is PARTIAL over one of these it makes x local. Errors: UNSUPPORTED,
  * SHARD_MAX, SHARD_MIN or a broadcast of a PARTIAL x, or of a gradient with a pending sum, over ranks of the group, which would
  * be those of summands; SHARD_SUM over a part of a sum's ranks; an x that is split over several ranks of the group, whose
- * shards would be mixed. Collective over group. */
+ * shards would be mixed; ARGUMENT, a root that the group does not have; MISMATCH, shapes, dtypes, op or root that differ.
+ * Collective over group. */
 SHARD_API SHARD_CHECKED shard_status shard_all_reduce(shard_tensor *x, shard_reduce_op op, shard_group *group);
 SHARD_API SHARD_CHECKED shard_status shard_broadcast(shard_tensor *x, int root, shard_group *group);
 

@@ -43,13 +43,13 @@ typedef struct shard_cross_entropy_options {
 #define SHARD_CROSS_ENTROPY_OPTIONS_INIT {SHARD_CROSS_ENTROPY_OPTIONS_VALUES}
 /* logits [..., classes] and labels int64 [...], or probabilities like the logits: a scalar, or of the labels' shape for NONE;
  * float64 of float64 logits, else float32. As torch.nn.functional.cross_entropy, whose classes are the second dimension.
- * docs/losses.md ("Softmax cross-entropy") has the formula, and in "Operands and placements" split logits: along classes every
- * rank has the same value, along another dimension the result is PARTIAL for SUM, split for NONE, and refused for MEAN.
+ * docs/losses.md ("Softmax cross-entropy") has the formula, docs/losses.md ("Operands and placements") split logits: along
+ * classes every rank has the same value, along another dimension the result is PARTIAL for SUM, split for NONE, refused for MEAN.
  * *label_rank (NULL: not wanted) becomes shard_label_rank(logits, labels, ignore_index), NULL after an error; its macro is
  * shard_cross_entropy_with_rank(logits, target, &label_rank, ...).
- * Errors: ARGUMENT, a label outside [0, classes), or options that do not go together; SHAPE, operands that do not fit;
- * MISMATCH, labels, row weights or options that differ between ranks; UNSUPPORTED, placements and options without a rule
- * ("Refused operands and options" there). Collective over the logits' group if they are split along classes. */
+ * Errors: ARGUMENT, a label outside [0, classes), or options out of range or that do not go together; SHAPE, operands that do
+ * not fit; MISMATCH, labels, row weights or options that differ between ranks; UNSUPPORTED, placements and options without a
+ * rule: docs/losses.md ("Refused operands and options"). Collective over the logits' group if they are split along classes. */
 #define shard_cross_entropy(logits, ...)  \
     SHARD_GIVEN(shard_cross_entropy_with( \
         logits, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -66,12 +66,11 @@ SHARD_API shard_tensor *shard_cross_entropy_with(shard_tensor *logits, shard_ten
  * exist for a tile of classes at a time. x [..., in] and labels int64 [...]; weight [classes, in], whole or split along
  * classes; bias [classes] or NULL, split as the weight. All have one dtype, or x has 16 bits and weight and bias are float32.
  * All ranks of the weight's group have the same x and labels. *label_rank (NULL: not wanted) is as for shard_cross_entropy.
- * docs/classifier.md ("The loss by itself") has the options and the gradients.
- * Errors: SHAPE, probabilities as target, shapes or dtypes that do not fit; ARGUMENT, .normalized or .margin with a bias or
- * with .sample_correction; UNSUPPORTED, a soft cap or a label rank with .sample, .normalized or .margin, rows that are split
- * over a group with another reduction than NONE. Collective over the weight's group if it is split. As
- * torch.nn.functional.linear_cross_entropy; Apple's cut cross-entropy, Liger's fused linear cross-entropy. Forward and backward
- * as calls of their own: shard/head.h. */
+ * docs/classifier.md ("The loss by itself") has the options, the gradients and the peers' names. Errors: as shard_cross_entropy;
+ * SHAPE, probabilities as target; ARGUMENT, .normalized or .margin with a bias or with .sample_correction; UNSUPPORTED, a soft
+ * cap or a label rank with .sample, .normalized or .margin, rows that are split over a group with another reduction than NONE.
+ * Collective over the weight's group if it is split. As torch.nn.functional.linear_cross_entropy. Forward and backward as calls
+ * of their own: shard/head.h. */
 #define shard_linear_cross_entropy(x, weight, bias, ...)                                                                         \
     SHARD_GIVEN(shard_linear_cross_entropy_with(                                                                                 \
         x, weight, bias, SHARD_OPTIONS(shard_cross_entropy_options, SHARD_CROSS_ENTROPY_OPTIONS, __VA_ARGS__), NULL))
@@ -124,9 +123,10 @@ typedef struct shard_binary_cross_entropy_options {
  * Target and weights get no gradient. docs/losses.md ("Binary cross-entropy") has the formula, the dtypes and split logits:
  * along classes every rank has the same value, along a leading dimension a reduction gives PARTIAL; NONE is split as the
  * logits.
- * Errors, on all ranks where classes are split: ARGUMENT, a pair that is out of range or out of order; SHAPE; MISMATCH, pairs,
- * row weights or options that differ; UNSUPPORTED. Collective over the logits' group if they are split along classes, except
- * for NONE. As torch.nn.functional.binary_cross_entropy_with_logits. */
+ * Errors, except for NONE on all ranks where classes are split: ARGUMENT, a pair or an option out of range, pairs out of order;
+ * SHAPE, operands that do not fit; MISMATCH, pairs, row weights or options that differ; UNSUPPORTED, a placement without a rule,
+ * a target or weight that requires a gradient. Collective over the logits' group if they are split along classes, except for
+ * NONE. As torch.nn.functional.binary_cross_entropy_with_logits. */
 #define shard_binary_cross_entropy_with_logits(logits, ...)                                                                      \
     SHARD_GIVEN(shard_binary_cross_entropy_with_logits_with(                                                                     \
         logits, SHARD_OPTIONS(shard_binary_cross_entropy_options, SHARD_BINARY_CROSS_ENTROPY_OPTIONS, __VA_ARGS__)))

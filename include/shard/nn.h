@@ -98,9 +98,9 @@ SHARD_API shard_tensor *shard_parallel_linear(shard_tensor *x, shard_tensor *wei
  * is shard_linear_cross_entropy, shard_binary_cross_entropy_with_logits with pairs is shard_linear_binary_cross_entropy, and
  * shard_step computes the gradient for some rows of the weight at a time. Values and gradients are those of
  * shard_nn_parallel_linear, apart from rounding. docs/classifier.md has the uses that compute logits or the whole gradient.
- * Errors: as shard_nn_linear; of the logits ARGUMENT, weight, bias or class weights that were written to since the forward. Not
- * collective, but its loss and backward are, over group. As a torch.nn.Linear with Apple's linear_cross_entropy, and an
- * optimizer step in backward. */
+ * Errors: as other makers of layers; ARGUMENT, of the logits after x, weight or bias were written to, and of the weight's
+ * gradient after weight, bias or class weights were. Not collective, but its loss and backward are, over group. As a
+ * torch.nn.Linear with Apple's linear_cross_entropy, and an optimizer step in backward. */
 #define shard_nn_parallel_classifier(in, classes, ...)                                                                           \
     SHARD_GIVEN(shard_nn_parallel_classifier_with(in, classes,                                                                   \
                                                   SHARD_OPTIONS(shard_nn_linear_options, SHARD_NN_LINEAR_OPTIONS, __VA_ARGS__)))

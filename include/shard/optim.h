@@ -331,13 +331,15 @@ SHARD_API void shard_ema_destroy(shard_ema *ema);
 /* Updates the averages by the present parameters: after a step, unless shard_optimizer_skipped. With an error that all
  * ranks have, as of a step that failed, nothing is updated; with one of this rank alone the averages are, as on the other
  * ranks, and the error is returned. Errors: ARGUMENT, averages (these or another shard_ema's) in the parameters' place, or an
- * "n_averaged" below 0, as it was loaded. Not collective. */
+ * "n_averaged" below 0, as it was loaded; UNSUPPORTED, in a graph's capture the first update, or a decay that warms up. Not
+ * collective. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_update(shard_ema *ema);
 
 /* Exchanges parameters and averages: swap, evaluate or save, swap back. A step or an update in between is refused (ARGUMENT).
  * Needs 4 MiB of workspace. Lists of shard_ema_state_dict have the parameters in between: none can be made, saved or loaded then
  * (ARGUMENT), and no other shard_ema's can be swapped. A checkpoint of the whole run is saved before or after. If a rank fails,
- * all do, and the parameters are unchanged on each. MISMATCH: ranks with other numbers of updates. Collective over the world. */
+ * all do, and the parameters are unchanged on each. MISMATCH: ranks with other numbers of updates. UNSUPPORTED, in a graph's
+ * capture. Collective over the world. */
 SHARD_API SHARD_CHECKED shard_status shard_ema_swap(shard_ema *ema);
 
 /* The averages under the parameters' names, placed like them, and "n_averaged", the number of updates (an int64 scalar).

@@ -10,9 +10,10 @@
  * of equally many samples (otherwise: shard_last_batch in data.h). A parameter's replica group has all ranks of such a
  * group, or only this one (else UNSUPPORTED).
  *
- * Names, shapes, dtypes, the order of the parameters and which of them are frozen are equal on all replicas, and no rank freezes
- * a parameter or clears its gradient alone. A difference is an error on all ranks that names the rank and the parameter. Freeze
- * the parameters that the loss does not use: one that no rank's backward reaches has a gradient of zeros.
+ * Names, shapes, dtypes, the order of the parameters and which of them are frozen are equal on all replicas: a difference is an
+ * error on all ranks that names the rank and the parameter. No rank freezes a parameter or clears its gradient alone: shard_step
+ * compares this of parameters that are replicated over the world. Freeze the parameters that the loss does not use: one that no
+ * rank's backward reaches has a gradient of zeros.
  * docs/data-parallel.md ("Rules for the ranks") has all rules, also for several objects.
  *
  * docs/data-parallel.md and docs/zero.md are the guides.
