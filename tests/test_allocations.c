@@ -323,7 +323,6 @@ START_TEST(test_ranks)
 }
 END_TEST
 
-/* After a load that fails a tensor has the initial values that were not made yet. */
 /* From a file, and from tensors in memory; without and with a conversion. */
 static bool load_weight(shard_tensors *to, shard_tensors *from, int way)
 {

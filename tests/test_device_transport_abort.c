@@ -13,7 +13,9 @@
 #include <nccl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -237,6 +239,42 @@ START_TEST(test_leaves_in_flight)
 }
 END_TEST
 
+/* The emulated NCCL's communicators of this process. */
+static int count_communicators(void)
+{
+    char line[512];
+    int count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    ck_assert_ptr_nonnull(maps);
+    while (fgets(line, sizeof line, maps))
+        count += strstr(line, "/memfd:nccl ") != NULL;
+    fclose(maps);
+    return count;
+}
+
+/* A group is left with an error, and the world has no communicator: the group's is gone after the world's end. */
+static void ends_after_error(shard_group *none, void *context)
+{
+    (void)none, (void)context;
+    check_ok(shard_init(NULL, NULL));
+    shard_group *group = shard_group_split(shard_world(), 0);
+    ck_assert_msg(group != NULL, "%s", shard_last_error());
+    check_sum_of_ranks(group);
+    shard_error(SHARD_ERROR_IO, "something else");
+    shard_group_free(group);
+    check_error(SHARD_ERROR_IO, "something else");
+    ck_assert_int_eq(count_communicators(), 1);
+    ck_assert_int_eq(shard_finalize(), 0);
+    ck_assert_int_eq(count_communicators(), 0);
+}
+
+START_TEST(test_ends_after_error)
+{
+    set_gpus("3", "1");
+    run_job_of((ranks_run){.size = 3, .body = ends_after_error, .bare = true, .deadline = 20});
+}
+END_TEST
+
 /* ---- several communicators on the stream ---- */
 
 /* One of the groups below does not come to the end of its collective. */
@@ -403,6 +441,7 @@ int main(void)
     tcase_add_test(tcase, test_joins_late);
     tcase_add_test(tcase, test_stops_in_flight);
     tcase_add_loop_test(tcase, test_leaves_in_flight, 0, 2);
+    tcase_add_test(tcase, test_ends_after_error);
     tcase_add_loop_test(tcase, test_sticks, 0, STUCK_GROUPS * 2);
     tcase_add_loop_test(tcase, test_neighbour_dies, 0, 2);
     tcase_add_loop_test(tcase, test_leaves_stuck, 0, STUCK_GROUPS * 2);

@@ -8,6 +8,7 @@
 #include "comm/backends.h"
 #include "comm/function.h"
 #include "comm/preflight.h"
+#include "comm/registry.h"
 #include "comm/straggler.h"
 
 #include <inttypes.h>
@@ -47,6 +48,8 @@ void shard_group_free(shard_group *group)
     if (!shard_process.forked) { /* else the transport's part belongs to the rank */
         if (group->device_transport)
             group->device_transport->close(group);
+        if (group->is_world)
+            shard_device_transports_end();
         if (group->transport->close && group->state)
             group->transport->close(group);
     }

@@ -101,3 +101,10 @@ shard_status shard_device_transport_choose(shard_group *group, const shard_colle
         log_ranks(group, refusal);
     return status;
 }
+
+void shard_device_transports_end(void)
+{
+    for (size_t i = 0; i < COUNT(device_transports); i++)
+        if (device_transports[i]->end)
+            device_transports[i]->end();
+}

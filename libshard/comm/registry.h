@@ -25,4 +25,7 @@ const shard_transport *shard_host_transport_at(int number);
  * The choice is the same on all ranks. Collective. */
 shard_status shard_device_transport_choose(shard_group *group, const shard_collective *call);
 
+/* Ends all device transports, before the host transport leaves the world. */
+void shard_device_transports_end(void);
+
 #endif

@@ -130,8 +130,11 @@ typedef struct shard_transport {
     /* Of the world, by a rank without an error that is about to close it: waits until all ranks are. PEER or TIMEOUT if one does
      * not come. NULL: close does that, or nothing does. */
     shard_status (*leave)(shard_group *);
-    /* Frees the group's state; for the world, also leaves it. */
+    /* Frees the group's state; of a host transport also leaves the world, if the group is that. */
     void (*close)(shard_group *);
+    /* A device transport: the world is left, which may not have used it. Frees what groups that failed have left. NULL: nothing.
+     */
+    void (*end)(void);
     bool ends_process; /* close of the world does not return if the ranks cannot leave together: the error is printed before */
     bool takes_small; /* also takes data that fits into the fingerprint: to read it there would wait for the device */
 } shard_transport;

@@ -473,10 +473,6 @@ void shard_cpu_set_threads(int threads);
  * the error set. */
 shard_device *shard_cuda_open(int ordinal);
 
-/* This rank's device whose memory the host does not reach, for collectives: the default device, else one that was
- * opened before. NULL if there is none, or with the error set. */
-shard_device *shard_accelerator(void);
-
 /* The last device that was opened whose memory the host does not reach; NULL if there is none. Opens none. */
 shard_device *shard_opened_accelerator(void);
 

@@ -59,12 +59,6 @@ void shard_set_default_device(shard_device *device)
     default_device = device;
 }
 
-shard_device *shard_accelerator(void)
-{
-    shard_device *device = shard_default_device();
-    return device && !device->ops->host_memory ? device : opened;
-}
-
 shard_device *shard_opened_accelerator(void)
 {
     return opened;

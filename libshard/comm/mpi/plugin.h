@@ -31,7 +31,7 @@ typedef struct mpi_answer {
 
 /* A notice of a rank about itself. Its tag is a shard_abort_notice. */
 typedef struct mpi_notice {
-    shard_status status; /* OK: it has not */
+    shard_status status; /* of the error; OK also where it leaves, with the text of an error or "" */
     char text[SHARD_COMM_TEXT];
 } mpi_notice;
 

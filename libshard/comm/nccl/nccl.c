@@ -26,9 +26,10 @@ static void notify_abort(shard_group *group)
     group->transport->abort(group, SHARD_ABORT_DEVICE, names_ranks ? status : SHARD_ERROR_PEER, text);
 }
 
+static const shard_nccl_plugin *loaded;
+
 const shard_nccl_plugin *shard_nccl_load(void)
 {
-    static const shard_nccl_plugin *loaded;
     if (loaded)
         return loaded;
     const shard_nccl_host host = {
@@ -151,4 +152,10 @@ static shard_status connect(shard_group *group, shard_device *device, const void
 
 _Static_assert(SHARD_NCCL_ID_BYTES <= SHARD_SMALL_BYTES, "an id travels with the fingerprint");
 
-const shard_transport shard_nccl_transport = {.name = "nccl", .offer = make_offer, .connect = connect};
+static void end(void)
+{
+    if (loaded)
+        loaded->transport.end();
+}
+
+const shard_transport shard_nccl_transport = {.name = "nccl", .offer = make_offer, .connect = connect, .end = end};

@@ -186,8 +186,13 @@ static void leave(shard_group *group)
     else if (!failed)
         ncclCommAbort(nccl_take_communicator(state));
     detach(state);
-    if (group->is_world)
-        abort_detached();
+    free_states();
+}
+
+static void end(void)
+{
+    SHARD_HOLD(&nccl.lock);
+    abort_detached();
     free_states();
 }
 
@@ -256,7 +261,8 @@ const shard_nccl_plugin *shard_nccl_plugin_open(const shard_nccl_host *host)
                       .discard = nccl_discard,
                       .post = nccl_post,
                       .wait = nccl_wait,
-                      .close = leave},
+                      .close = leave,
+                      .end = end},
         .sum_bytes = &nccl.sum_bytes,
         .find_place = find_place,
         .make_id = make_id,

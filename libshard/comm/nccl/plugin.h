@@ -18,7 +18,7 @@
  * made and when it is first used. If it finds none, the communicator is lost on all ranks:
  * a call that failed on one rank cannot be repeated. So the pool frees its unused memory
  * before a communicator is made. That waits for the device, and so for other ranks where
- * earlier collectives are on the stream: these have passed the check, too, and come.
+ * its work waits for earlier collectives: these have passed the check, too, and come.
  *
  * A group's communicator is made by its first collective of device memory, as PyTorch does
  * by default: a group that has none, as often the world, needs no memory of the GPU.
