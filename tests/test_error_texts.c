@@ -1,6 +1,7 @@
 /* The table of whole error texts: the other tests compare the status and a keyword, so that a text can be improved in
  * one place. */
 #include "support/job.h"
+#include "support/no_memory.h"
 #include "support/options.h"
 #include "support/ranks.h"
 
@@ -282,24 +283,11 @@ static void pair_of_no_row(shard_group *world)
 
 /* ---- the host's memory, and files ---- */
 
-static void *no_calloc(size_t count, size_t size)
-{
-    (void)count, (void)size;
-    return NULL;
-}
-
-static void *no_realloc(void *memory, size_t bytes)
-{
-    (void)memory, (void)bytes;
-    return NULL;
-}
-
 static void without_memory(bool grows)
 {
-    static const shard_memory_calls none = {no_calloc, no_realloc};
     const shard_memory_calls *before = shard_memory_calls_used;
     int64_t *array = NULL, capacity = 0;
-    shard_memory_calls_used = &none;
+    shard_memory_calls_used = &no_memory_calls;
     if (grows)
         shard_grow(&array, &capacity, 9, sizeof *array);
     else

@@ -5,6 +5,7 @@
 #include "support/collectives.h"
 #include "support/host.h"
 #include "support/job.h"
+#include "support/no_memory.h"
 
 #include "base/clock.h"
 #include "base/env.h"
@@ -189,24 +190,12 @@ START_TEST(test_joins)
 }
 END_TEST
 
-static void *no_calloc(size_t count, size_t size)
-{
-    (void)count, (void)size;
-    return NULL;
-}
-
-static void *no_realloc(void *memory, size_t bytes)
-{
-    (void)memory, (void)bytes;
-    return NULL;
-}
-
 /* A collective takes no memory: the other ranks would wait for a rank that had none. */
 static void lacks_memory(shard_group *none, void *context)
 {
     (void)none;
     enum { COUNT = 100000 };
-    static const shard_memory_calls calls = {no_calloc, no_realloc}, *usual;
+    const shard_memory_calls *usual;
     wires *w = context;
     check_ok(join(w));
     float *data = malloc(COUNT * sizeof *data);
@@ -215,7 +204,7 @@ static void lacks_memory(shard_group *none, void *context)
         data[i] = (float)(i % 100);
     usual = shard_memory_calls_used;
     if (w->rank == 1)
-        shard_memory_calls_used = &calls;
+        shard_memory_calls_used = &no_memory_calls;
     check_ok(shard_group_all_reduce(shard_world(), NULL, data, COUNT, SHARD_FLOAT32, SHARD_SUM));
     shard_memory_calls_used = usual;
     for (int i = 0; i < COUNT; i++)
